@@ -34,6 +34,7 @@ ON_DIGITS: dict[str, OnStand] = {
     "never silent": together.never_silent,
     "two runs at once": together.two_runs,
     "start killed": together.start_dies,
+    "coordinator restored": together.coordinator_restored,
     "slow site": killed.slow_site,
     "flapping site": killed.flapping_site,
     "site back two rounds later": killed.site_back_two_rounds_later,
@@ -45,6 +46,7 @@ ON_DIGITS: dict[str, OnStand] = {
     "expired certificate": strangers.expired_certificate,
     "taken name": strangers.taken_name,
     "revoked in a run": strangers.revoked_in_a_run,
+    "reinstated in a run": strangers.reinstated_in_a_run,
     "hostile app": strangers.hostile_app,
     "hostile coordinator": strangers.hostile_coordinator,
     "hostile site": hostile.hostile_site,
@@ -66,9 +68,12 @@ ON_FINDINGS: dict[str, OnStand] = {
 }
 ALONE: dict[str, Alone] = {
     "killed while writing": disks.killed_while_writing,
+    "disk changes bytes": disks.changed_bytes,
     "500 rounds": soak.many_rounds,
     "truncated data": before.truncated_data,
     "label out of range": before.label_out_of_range,
+    "hostile pictures": before.hostile_pictures,
+    "data that unpack": before.arrays_that_unpack,
     "read-only notebook": before.readonly_notebook,
     "long temporary path": before.long_temporary_path,
 }

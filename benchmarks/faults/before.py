@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,9 @@ from benchmarks.faults.references import app_of, said_by
 from benchmarks.faults.row import ONE_COMMAND, PROCESSES, Row
 from benchmarks.faults.stand import Stand, wait_until
 from benchmarks.faults.studies import study_of
+from tests.data.pictures_on_disk import labelled_folder
 
+from fedsift.core.errors import DataError
 from fedsift.core.version import __version__
 from fedsift.deploy.app import write_app
 from fedsift.deploy.certificates import temporary_certificate
@@ -95,6 +98,81 @@ def label_out_of_range(folder: Path) -> Iterator[Row]:
     arrays["labels"][3] = 99
     np.savez(site / "data.npz", **arrays)
     yield _row("label out of range", "a label of a site is no class", _site(site), "99", code=3)
+
+
+def hostile_pictures(folder: Path) -> Iterator[Row]:
+    """Among eight pictures: PostScript called .png, a fifo, and links to /dev/zero and to a file outside."""
+    own = labelled_folder(folder / "own", 12)
+    ran, programs = folder / "ran", folder / "bin"
+    programs.mkdir()
+    (programs / "gs").write_text(f"#!/bin/sh\ntouch {ran}\n")
+    (programs / "gs").chmod(0o755)
+    bad = [own / "pictures" / f"p{k:03d}.png" for k in range(4)]
+    for file in bad:
+        file.unlink()
+    bad[0].write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n")
+    os.mkfifo(bad[1])
+    bad[2].symlink_to("/dev/zero")
+    bad[3].symlink_to("/etc/hostname")
+    found, peak = _doctor(own, {"PATH": f"{programs}:{os.environ['PATH']}"})
+    named = [file.stem for file in bad if file.stem in found.words]
+    yield Row(
+        name="hostile pictures",
+        fault="among twelve pictures: PostScript called .png with a Ghostscript on the machine, a fifo, links to "
+        "/dev/zero and to a file outside",
+        how=ONE_COMMAND,
+        expected="no program runs, nothing is opened that is no file of the folder, the doctor names all four",
+        outcome=f"exit code {found.code} after {found.seconds:.0f} s with {peak:.1f} GB; {len(named)} of 4 named; "
+        f"{'Ghostscript ran' if ran.exists() else 'no program ran'}",
+        passed=len(named) == len(bad) and not ran.exists() and peak < MOST_MEMORY,
+        said=said_by(found.words, "p000"),
+    )
+
+
+def arrays_that_unpack(folder: Path) -> Iterator[Row]:
+    """4 GB of zeros, packed into 4 MB."""
+    own = folder / "own.npz"
+    folder.mkdir(parents=True)
+    shape = (100_000, 1, 200, 200)
+    with (
+        zipfile.ZipFile(own, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive,
+        archive.open("images.npy", "w", force_zip64=True) as member,
+    ):
+        np.lib.format.write_array_header_1_0(member, {"descr": "|u1", "fortran_order": False, "shape": shape})
+        for _ in range(400):
+            member.write(bytes(10_000_000))
+    found, peak = _doctor(own, {})
+    yield Row(
+        name="data that unpack",
+        fault=f"an .npz of {own.stat().st_size / 1e6:.1f} MB whose pictures unpack to 4 GB",
+        how=ONE_COMMAND,
+        expected="refused before memory is taken, in one line",
+        outcome=f"exit code {found.code} after {found.seconds:.0f} s with {peak:.1f} GB",
+        passed=found.code == DataError.exit_code and peak < MOST_MEMORY and "Traceback" not in found.words,
+        said=said_by(found.words, "unpack"),
+    )
+
+
+MOST_MEMORY = 1.0
+"""GB that reading a few small pictures may take; the program alone takes about half of it."""
+
+
+def _doctor(data: Path, environment: dict[str, str]) -> tuple[Said, float]:
+    """What `fedsift doctor` says of the data, and its peak memory in GB."""
+    began = time.monotonic()
+    said = data.parent / "said"
+    with said.open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fedsift", "doctor", str(data)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "COLUMNS": "200", "FEDSIFT_CACHE": str(data.parent / "cache"), **environment},
+        )
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    words = CLOCK.sub("", said.read_text("utf-8", errors="replace"))
+    return Said(process.returncode, words, time.monotonic() - began), used.ru_maxrss / 1e6
 
 
 def readonly_notebook(folder: Path) -> Iterator[Row]:

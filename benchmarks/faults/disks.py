@@ -10,13 +10,18 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from benchmarks.faults.references import app_of, lost, reference, said_by, sameness
 from benchmarks.faults.row import HERE, PROCESSES, Row
 from benchmarks.faults.stand import NotSeen, Stand
 from benchmarks.faults.studies import study_of
+from tests.commands import fedsift
 
+from fedsift.core.errors import RunError, Stopped
 from fedsift.runs.folder import Checkpoint, RunFolder
+from fedsift.study.running import new_run, run
+from fedsift.study.study import Study
 
 KILLS = 200
 
@@ -159,6 +164,55 @@ def killed_while_writing(folder: Path) -> Iterator[Row]:
         passed=loaded == KILLS and last >= KILLS // 4,
         said="",
     )
+
+
+def changed_bytes(folder: Path) -> Iterator[Row]:
+    """A byte of each file of a stopped run is changed, at five places; `resume` and `report` must name the file."""
+    place = new_run(study_of("fedcorr", folder), folder)
+
+    def stop(row: dict[str, Any]) -> None:
+        if row["round"] == STOPPED_AFTER:
+            raise Stopped("as asked")
+
+    with suppress(Stopped):
+        run(Study.from_file(place.study_file), place, stop)
+    files = [file for file in sorted(place.path.rglob("*")) if file.is_file() and file.name not in UNREAD]
+    tried = named = 0
+    said, unnamed = "", set()
+    for file in files:
+        whole = file.read_bytes()
+        for share in (0.0, 0.3, 0.55, 0.8, 0.97):
+            where = round(share * (len(whole) - 1))
+            file.write_bytes(whole[:where] + bytes([whole[where] ^ 1]) + whole[where + 1 :])
+            for command in ("resume", "report"):
+                words = _refused([command, str(place.path)])
+                tried += 1
+                if words.count("\n") <= 1 and words.startswith("error: ") and file.name in words:
+                    named, said = named + 1, words
+                else:
+                    unnamed.add(f"{file.name}: {words}")
+        file.write_bytes(whole)
+    yield Row(
+        name="disk changes bytes",
+        fault=f"a bit of each of the {len(files)} files of a stopped FedCorr run is changed, at five places, before "
+        "`resume` and before `report`",
+        how=HERE,
+        expected="exit code 5 and one line that names the file, each time",
+        outcome=f"{named} of {tried} refused with the file's name",
+        passed=named == tried,
+        said=(" ".join(sorted(unnamed)) or said).strip(),
+    )
+
+
+STOPPED_AFTER = 3
+UNREAD = frozenset({".lock", "checksums.txt", "events.jsonl", "report.html"})
+"""Nothing is computed from these: a changed line of the events is counted on the live page and passed over."""
+
+
+def _refused(words: list[str]) -> str:
+    """What the command says when it ends with exit code 5; another end is said too."""
+    done = fedsift(*words, cwd=Path.cwd())
+    return done.stderr if done.returncode == RunError.exit_code else f"exit code {done.returncode}: {done.stderr}"
 
 
 def _page(number: int) -> bytes:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from benchmarks.faults.references import app_of, lost, reference, said_by, sameness
 from benchmarks.faults.row import PROCESSES, Row
-from benchmarks.faults.stand import COORDINATOR, WORKER, NotSeen, Stand
+from benchmarks.faults.stand import COORDINATOR, WORKER, NotSeen, Stand, accuracy_of
 from benchmarks.faults.studies import settled, stages_of, study_of
 
 AT_WORK_WITHIN = 12.0
@@ -69,8 +69,8 @@ def site_back_two_rounds_later(stand: Stand) -> Iterator[Row]:
     code = run.end()
     last = run.folder.rounds()[-1]
     figures = lost(run, began, usual)
-    calm = [row for row in undisturbed.folder.rounds() if "accuracy" in row][-1]
-    figures["accuracy_lost"] = round(100 * (calm["accuracy"] - last["accuracy"]), 2)
+    calm, found = accuracy_of(undisturbed.folder), accuracy_of(run.folder)
+    figures["accuracy_lost"] = None if calm is None or found is None else round(calm - found, 2)
     figures["seconds_lost"] = round(
         sum(row["seconds"] for row in run.folder.rounds()) - sum(row["seconds"] for row in undisturbed.folder.rounds()),
         1,

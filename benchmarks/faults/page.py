@@ -25,10 +25,13 @@ GATE = """The same messages without processes: what arrives is tampered with, an
 protection and the methods have to live with it. Every one of these rows is made by
 `python -m benchmarks.faults.inprocess`."""
 GROUPS: dict[str, tuple[str, ...]] = {
-    "Programs that die": ("site killed", "coordinator killed", "superlink killed", "start killed", "Ctrl-C"),
+    "Programs that die": (
+        "site killed", "coordinator killed", "superlink killed", "start killed", "coordinator restored", "Ctrl-C",
+    ),
     "Sites that are slow, come and go": ("slow site", "flapping site", "site back two rounds later"),
     "Unknown clients at the gateway": (
-        "only ca.crt", "plain text", "unlisted key", "taken name", "revoked in a run", "foreign certificate",
+        "only ca.crt", "plain text", "unlisted key", "taken name", "revoked in a run", "reinstated in a run",
+        "foreign certificate",
         "expired certificate", "flood",
     ),
     "Members that mean harm": (
@@ -38,7 +41,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "What leaves a site": ("messages read",),
     "Disks": ("disk", "read-only notebook", "killed while writing"),
     "Before the first round": (
-        "truncated data", "label out of range", "long temporary path", "changed study", "class order",
+        "truncated data", "label out of range", "hostile pictures", "data that unpack",
+        "long temporary path", "changed study", "class order",
         "site of another version", "app of another version", "run of another version",
     ),
     "Together, and for long": ("two runs at once", "never silent", "deployed soak", "500 rounds"),

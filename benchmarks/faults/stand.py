@@ -268,6 +268,8 @@ def mark_of(folder: RunFolder) -> str:
 
 
 def accuracy_of(folder: RunFolder) -> float | None:
-    """In per cent: of the last round that was evaluated, if there is one."""
-    rows = [row for row in folder.rounds() if "accuracy" in row]
-    return 100 * float(rows[-1]["accuracy"]) if rows else None
+    """In per cent: of the last round that was evaluated, if there is one; the middle, where no more is known."""
+    ends = [(row.get("accuracy_low", row.get("accuracy")), row.get("accuracy_high", row.get("accuracy")))
+            for row in folder.rounds()]  # fmt: skip
+    known = [100 * (low + high) / 2 for low, high in ends if low is not None]
+    return known[-1] if known else None

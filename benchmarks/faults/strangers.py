@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx
 from benchmarks.faults.references import app_of, lost, reference, said_by
@@ -110,6 +111,44 @@ def revoked_in_a_run(stand: Stand) -> Iterator[Row]:
         said=said,
         **lost(run, began, usual),
     )
+
+
+def reinstated_in_a_run(stand: Stand) -> Iterator[Row]:
+    """A site is taken off the roster and put back while it runs; its program is not touched."""
+    kept, victim = stand.trial.roster.read_text("utf-8"), stand.sites[-1]
+    changes = {
+        "federation": {"quorum": 0.5, "deadline": 300, "grace": 10},
+        "method": {"name": "fedavg", "rounds": ROUNDS_TO_RETURN},
+    }
+    run = stand.start(stand.app(study_of("fedavg", stand.trial.out, **changes), "reinstated"))
+    run.finish(1)
+    revoke_entry(stand.trial.roster, victim)
+    wait_until(lambda: run.over or any(_absent(stand, row) for row in run.folder.rounds()), 300, "a round without it")
+    time.sleep(SILENT_FOR)  # more than one heartbeat was refused by then
+    stand.trial.roster.write_text(kept, "utf-8")
+    began = time.monotonic()
+    last = len(run.folder.rounds())
+    wait_until(lambda: run.over or not _absent(stand, run.folder.rounds()[-1]), 400, "its return")
+    seconds, rows = time.monotonic() - began, run.folder.rounds()
+    back = next((row["round"] for row in rows[last:] if not _absent(stand, row)), 0)
+    code = run.end(900)
+    yield Row(
+        name="reinstated in a run",
+        fault=f"a site is revoked after round 1 and put back {SILENT_FOR:.0f} s after the first round without it",
+        how=PROCESSES,
+        expected="it takes part again, though nobody starts its program anew",
+        outcome=f"exit code {code}; it takes part again {seconds:.0f} s later, in round {back}",
+        passed=code == 0 and back > 0 and "Traceback" not in stand.log(victim),
+        said=said_by(stand.log(victim), "revoked"),
+    )
+
+
+ROUNDS_TO_RETURN = 60
+SILENT_FOR = 40.0
+
+
+def _absent(stand: Stand, row: dict[str, Any]) -> bool:
+    return int(row["participants"]) < len(stand.sites)
 
 
 def foreign_certificate(stand: Stand) -> Iterator[Row]:
@@ -227,6 +266,7 @@ def taken_name(stand: Stand) -> Iterator[Row]:
 SPY = """
 import sys
 from pathlib import Path
+from typing import Any
 for place in {places!r}:
     try:
         Path(place).read_bytes()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ from collections.abc import Iterator
 from benchmarks.faults.references import app_of, lost, reference, said_by, sameness
 from benchmarks.faults.row import PROCESSES, Row
 from benchmarks.faults.stand import Running, Stand
+
+from fedsift.runs.folder import RunFolder
 
 SILENT = 5.0
 
@@ -58,6 +61,38 @@ def start_dies(stand: Stand) -> Iterator[Row]:
         and sameness(second, usual).startswith("model"),
         said=said_by(second.words, "attached"),
         **lost(second, began, usual),
+    )
+
+
+def coordinator_restored(stand: Stand) -> Iterator[Row]:
+    """FedCorr's run folder is put back to what it was after its first round; the sites keep what they have."""
+    usual = reference(stand, "fedcorr")
+    began, app = time.monotonic(), app_of(stand, "fedcorr")
+    first = stand.start(app)
+    first.finish(1)
+    copy = first.folder.path.with_name("copy")
+    os.kill(first.member.process.pid, signal.SIGINT)
+    first.end()
+    shutil.copytree(first.folder.path, copy)
+    old = len(RunFolder(copy).rounds())
+    second = stand.start(app, first.folder.id)
+    second.finish(old + 2)
+    os.kill(second.member.process.pid, signal.SIGINT)
+    second.end()
+    later = len(second.folder.rounds())
+    shutil.rmtree(first.folder.path)
+    copy.rename(first.folder.path)
+    third = stand.start(app, first.folder.id)
+    code = third.end()
+    yield Row(
+        name="coordinator restored",
+        fault="the coordinator's run folder is replaced by a copy that is some rounds old, the sites are not touched",
+        how=PROCESSES,
+        expected="exit code 0, nobody set aside, equal to the undisturbed run",
+        outcome=f"exit code {code} from a copy of {old} rounds after {later}; {sameness(third, usual)}",
+        passed=code == 0 and later > old + 1 and sameness(third, usual).startswith("model"),
+        said=said_by(third.words, "goes on", "round"),
+        **lost(third, began, usual),
     )
 
 

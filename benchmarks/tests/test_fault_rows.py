@@ -17,6 +17,7 @@ TOGETHER = (
     "coordinator killed, fednoro",
     "messages read, fednoro",
     "start killed",
+    "coordinator restored",
     "slow site",
     "only ca.crt",
     "plain text",
@@ -31,7 +32,15 @@ TOGETHER = (
     "flood",
     "superlink killed, fednoro",
 )
-SHORT = ("killed while writing", "truncated data", "label out of range", "long temporary path")
+SHORT = (
+    "killed while writing",
+    "disk changes bytes",
+    "truncated data",
+    "label out of range",
+    "hostile pictures",
+    "data that unpack",
+    "long temporary path",
+)
 
 
 @pytest.mark.slow

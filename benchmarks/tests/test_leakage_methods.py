@@ -69,10 +69,10 @@ def test_what_is_lumped_is_spread_over_what_is_hidden() -> None:
 
 def test_counts_of_evaluation_and_audit_tell_the_mix() -> None:
     one = torch.tensor([6, 0, 2])
-    evaluated = OwnEvaluated(one, one, torch.tensor([0, 0]), 0.1, 8)
+    evaluated = OwnEvaluated(one, one, torch.tensor([0, 0]), 0.1, 8, 0)
     np.testing.assert_allclose(BY_CLASS["OwnEvaluated.total"](evaluated), [0.75, 0.0, 0.25])
     sides = torch.tensor([[2, 6], [6, 2]])  # without and with each finding
-    several = OwnEvaluated(sides, sides, torch.tensor([0, 0]), 0.1, 8)
+    several = OwnEvaluated(sides, sides, torch.tensor([0, 0]), 0.1, 8, 0)
     np.testing.assert_allclose(BY_CLASS["OwnEvaluated.total"](several), [0.75, 0.25])
     lumped = LabelsCounted(torch.tensor([[[12, -1, -1]]]), torch.tensor([[12]]), torch.tensor([0]), None, 24)
     np.testing.assert_allclose(BY_CLASS["LabelsCounted.cells"](lumped), [0.5, 0.25, 0.25])

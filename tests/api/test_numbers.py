@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import fedsift
 from fedsift.cli.main import app
 from fedsift.core.errors import DataError, FedsiftError
+from fedsift.runs.folder import RunFolder
 
 STUDY = """
 data = { name = "table", path = "own.csv", categories = ["sex"], ignore = ["record"] }
@@ -100,7 +101,7 @@ def test_what_does_not_fit_the_model_is_told(trained: tuple[Path, fedsift.Run]) 
     other = place / "other"
     shutil.copytree(run.path, other)
     card = json.loads((other / "model.json").read_text("utf-8"))
-    (other / "model.json").write_text(json.dumps({**card, "scale": {"length": [1, 0]}}), "utf-8")
+    RunFolder(other).write_json("model.json", {**card, "scale": {"length": [1, 0]}})
     with pytest.raises(FedsiftError, match="'length': it must be"):
         fedsift.load(other).predict(np.zeros((1, 4), np.float32))
 

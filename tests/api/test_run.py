@@ -17,6 +17,7 @@ from fedsift.api.run import Rows
 from fedsift.api.start import assembled
 from fedsift.core.errors import ConfigError, DataError, RunError
 from fedsift.extend import Recipe
+from fedsift.runs.folder import RunFolder
 from tests.api.own import Calm, FirstWrong, Halves, Line, Stripes
 
 SMALL = {
@@ -184,7 +185,7 @@ def test_a_factory_of_another_session_is_asked_for(tmp_path: Path) -> None:
 
     run = fedsift.run(SMALL, data=Stripes(), model=factory, out=tmp_path)
     card = json.loads((run.path / "model.json").read_text())
-    (run.path / "model.json").write_text(json.dumps({**card, "model": "own:of another session"}))
+    RunFolder(run.path).write_json("model.json", {**card, "model": "own:of another session"})
     with pytest.raises(ConfigError, match=r"was a factory in another Python session: pass it again, model="):
         fedsift.load(run.path).model()
     assert isinstance(fedsift.load(run.path, model=factory).model(), Line)
@@ -302,7 +303,7 @@ def test_the_card_escapes_names(tmp_path: Path) -> None:
     )  # fmt: skip
     assert run.noisy_sites is not None
     summary = {**run.summary, "noisy_sites_found": ["<b>n</b>"]}
-    (run.path / "summary.json").write_text(json.dumps(summary))
+    RunFolder(run.path).write_json("summary.json", summary)
     card = fedsift.load(run.path)._repr_html_()
     assert "&lt;b&gt;n&lt;/b&gt;" in card
     assert "<b>n</b>" not in card

@@ -8,13 +8,14 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from fedsift.benchmark import cells, pool, running
-from fedsift.benchmark.pool import JobNews, TableJob, do, run_jobs
+from fedsift.benchmark.pool import IN_USE, JobNews, TableJob, do, run_jobs
 from fedsift.benchmark.running import TableOutcome, TableProgress, in_shard, run_table
 from fedsift.benchmark.store import RunStore, merge
 from fedsift.benchmark.table import table_of
@@ -239,6 +240,37 @@ def test_a_run_that_gets_more_processes_goes_on_to_the_same_bytes(
     begun = [event["done"] for event in events if event["kind"] == "started"]
     assert begun == [0, 3], "it was broken off once, and went on from its last round"
     assert shared.record.seconds > 0
+
+
+def test_two_commands_in_one_folder_of_results_do_not_disturb_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second begins a run at the very moment at which the first, which has made it, removes its folder."""
+    store = RunStore(tmp_path)
+    store.prepare()
+    (cell, *_) = cells.cells_of(small_table())
+    job = TableJob(0, cell.study.to_table(), store.run_folder("key"))
+    second: list[JobNews] = []
+    remove = shutil.rmtree
+
+    def removed(place: Path, **options: Any) -> None:
+        remove(place, **options)
+        if Path(place) == job.folder and not second:
+            other = threading.Thread(target=lambda: second.append(do(job)))
+            other.start()
+            while other.is_alive() and not (job.folder / "checkpoint.bin").is_file():
+                time.sleep(0.01)
+            remove(place, **options)
+            other.join()
+
+    monkeypatch.setattr(shutil, "rmtree", removed)
+    first = do(job)
+    assert first.record is not None
+    assert [IN_USE in news.failure for news in second] == [True]
+    store.write(replace(first.record, key="key"))
+    again = do(job)
+    assert again.record is not None
+    assert again.record.seconds == first.record.seconds
 
 
 def test_a_run_that_ends_soon_is_not_broken_off(tmp_path: Path) -> None:

@@ -147,8 +147,8 @@ def labels_of(out: Path, site: str) -> dict[str, dict[str, str]]:
 def copied(audited: tuple[Path, np.ndarray, dict[str, Any]], to: Path) -> Path:
     """The audit, its data and its study in a folder that a test may change."""
     shutil.copytree(audited[0], to)
-    study = to / "out" / "run" / "study.toml"
-    study.write_text(study.read_text("utf-8").replace(str(audited[0]), str(to)), "utf-8")
+    run = RunFolder(to / "out" / "run")
+    run.write_text("study.toml", run.study_file.read_text("utf-8").replace(str(audited[0]), str(to)))
     return to
 
 

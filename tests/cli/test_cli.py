@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from fedsift.runs.folder import RunFolder
 from tests import commands
 
 STUDY = """
@@ -67,6 +68,7 @@ def test_run_leaves_everything_behind(finished: Path) -> None:
     assert {
         "study.toml",
         "rounds.jsonl",
+        "checksums.txt",
         "sites.csv",
         "summary.json",
         "report.html",
@@ -128,10 +130,8 @@ def test_interrupt_is_safe_and_resume_goes_on(tmp_path: Path) -> None:
     assert "Traceback" not in errors
     [run] = (tmp_path / "runs").iterdir()
     done_rounds = len((run / "rounds.jsonl").read_text().splitlines())
-    text = (run / "study.toml").read_text()
-    (run / "study.toml").write_text(
-        text.replace("rounds = 400", f"rounds = {done_rounds + 2}").replace("warm_up = 399", f"warm_up = {done_rounds}")
-    )
+    text = (run / "study.toml").read_text().replace("rounds = 400", f"rounds = {done_rounds + 2}")
+    RunFolder(run).write_text("study.toml", text.replace("warm_up = 399", f"warm_up = {done_rounds}"))
     fedsift("resume", str(run), cwd=tmp_path)
     assert (run / "summary.json").is_file()
 

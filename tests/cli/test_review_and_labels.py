@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typer.testing import CliRunner
 
 from fedsift.cli.main import app
 from fedsift.core.errors import FedsiftError
+from fedsift.label_audit.ledger import VERDICT, LabelLedger
 from fedsift.label_audit.site_audit import LabelOrigin, SiteAudit
 from fedsift.label_audit.writing import open_site, write_site
 from tests.cli.test_cli import fedsift
@@ -107,6 +110,26 @@ def test_two_readers_and_an_adjudicator(site: tuple[Path, SiteAudit]) -> None:
 
 def rows(folder: Path) -> list[dict[str, str]]:
     return list(csv.DictReader((folder / "labels.csv").open(newline="")))
+
+
+@pytest.mark.slow
+def test_two_imports_at_a_time_take_each_verdict_once(tmp_path: Path) -> None:
+    folder, audit = made(tmp_path)
+    file = verdicts(audit, folder, "ann", set())
+    words = [sys.executable, "-m", "fedsift", "review", "import", str(folder), str(file), "--json"]
+    both = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [json.loads(one.communicate(timeout=120)[0])["new"] for one in both]
+    taken = [entry.id for entry in LabelLedger(folder / "ledger.jsonl").entries() if entry.kind == VERDICT]
+    assert sorted(said) == [0, len(taken)]
+    assert len(taken) == len(set(taken)) > 60
+    say("labels", "verify", folder)
+
+
+def test_a_cut_ledger_without_its_head_does_not_verify(site: tuple[Path, SiteAudit]) -> None:
+    folder, _ = site
+    (folder / "ledger.jsonl").unlink()
+    (folder / "ledger.head").unlink()
+    assert "was noted earlier is not in the ledger" in say("labels", "verify", folder, code=5)
 
 
 def test_recalibrated_twice_is_once_and_two_imports_are_one(tmp_path: Path) -> None:

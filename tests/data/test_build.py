@@ -178,7 +178,7 @@ def test_the_ledger_lists_every_change_and_survives_a_file(tmp_path):
         assert where[change.site][change.position] == change.row
         assert federated.dataset.classes[federated.dataset.labels[change.row]] == change.true_label
         assert change.sample == ids[change.row]
-    book.save(tmp_path / "truth.csv")
+    (tmp_path / "truth.csv").write_text(book.text(), "utf-8", newline="")
     assert TruthLedger.load(tmp_path / "truth.csv") == book
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
     with pytest.raises(DataError, match="not a truth ledger"):

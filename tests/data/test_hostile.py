@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import os
+import socket
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import EpsImagePlugin, Image, UnidentifiedImageError
 
 from fedsift.core.errors import ConfigError, DataError
+from fedsift.data import input_files
 from fedsift.data.csv_tables import read_table
 from fedsift.data.dataset import Dataset
 from fedsift.data.doctor import examine, kind_at
 from fedsift.data.images import PictureForm, decode, load_pictures
-from fedsift.data.picture_files import find_pictures, inside_reference
+from fedsift.data.input_files import find_pictures, inside_reference, read_array, read_arrays
 from fedsift.data.sources.base import sources
 from fedsift.data.sources.folder import FolderSource
 from fedsift.data.sources.npz import Npz
@@ -142,15 +145,121 @@ def test_a_name_in_two_folders_is_not_guessed(tmp_path: Path) -> None:
 
 
 def test_links(tmp_path: Path) -> None:
-    """A link to a picture is that picture; one that leads nowhere is broken; a circle of folders is not walked."""
+    """A link to a picture in the folder is that picture; others are broken; a circle of folders is not walked."""
     root = labelled_folder(tmp_path / "own", 4)
     picture(tmp_path / "elsewhere.png", 50)
-    (root / "pictures/link.png").symlink_to(tmp_path / "elsewhere.png")
+    (root / "pictures/link.png").symlink_to(root / "pictures/p000.png")
+    (root / "pictures/out.png").symlink_to(tmp_path / "elsewhere.png")
+    (root / "pictures/zero.png").symlink_to("/dev/zero")
     (root / "pictures/gone.png").symlink_to(tmp_path / "nowhere.png")
     (root / "circle").symlink_to(root, target_is_directory=True)
     decoded = load_pictures(find_pictures(root), PictureForm(8))
     assert len(decoded.kept) == 5
-    assert decoded.broken == (("pictures/gone.png", "a link that leads nowhere"),)
+    out = "a link that leads out of the folder: copy the file into it"
+    assert decoded.broken == (
+        ("pictures/gone.png", "a link that leads nowhere"), ("pictures/out.png", out), ("pictures/zero.png", out),
+    )  # fmt: skip
+
+
+def test_fifos_devices_and_sockets_are_never_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = labelled_folder(tmp_path / "own", 4)
+    os.mkfifo(root / "pictures/fifo.png")
+    os.mkfifo(root / "pictures/fifo.zip")
+    os.mkfifo(root / "pictures/fifo")
+    (root / "pictures/fifo.zip").unlink()
+    with socket.socket(socket.AF_UNIX) as listening:
+        monkeypatch.chdir(root / "pictures")  # a socket's path is short
+        listening.bind("socket.png")
+    decoded = load_pictures(find_pictures(root), PictureForm(8))
+    assert len(decoded.kept) == 4
+    assert dict(decoded.broken) == {
+        "pictures/fifo.png": "a fifo, not a file", "pictures/socket.png": "a socket, not a file",
+    }  # fmt: skip
+    os.mkfifo(root / "more.zip")
+    with pytest.raises(DataError, match=r"more.zip cannot be read as a zip: a fifo, not a file"):
+        find_pictures(root)
+    os.mkfifo(tmp_path / "table.csv")
+    with pytest.raises(DataError, match=r"table.csv cannot be read as a table: a fifo, not a file"):
+        read_table(tmp_path / "table.csv")
+    with pytest.raises(DataError, match="cannot be read as a table: a device, not a file"):
+        read_table(Path("/dev/zero"))
+    with pytest.raises(DataError, match="a device, not a file"):
+        Npz(path=Path("/dev/zero")).load()
+
+
+def test_a_page_of_postscript_called_png_starts_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = tmp_path / "ran"
+    (tmp_path / "gs").write_text(f"#!/bin/sh\ntouch {ran}\n")
+    (tmp_path / "gs").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)
+    root = labelled_folder(tmp_path / "own", 4)
+    page = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
+    (root / "pictures/p000.png").write_bytes(page)
+    decoded = load_pictures(find_pictures(root), PictureForm(8))
+    assert decoded.broken == (("pictures/p000.png", "not a picture"),)
+    assert not ran.exists()
+
+
+def test_a_jpeg_that_takes_minutes_is_not_decoded() -> None:
+    """Scans of a progressive one are repeated: 3 kB more cost as much as another picture."""
+    file = io.BytesIO()
+    pixels = np.random.default_rng(1).integers(0, 256, (64, 64, 3), np.uint8)
+    Image.fromarray(pixels).save(file, "JPEG", progressive=True)
+    whole = file.getvalue()
+    assert decode(whole, PictureForm(8)).shape == (3, 8, 8)
+    last = whole.rindex(b"\xff\xda")
+    slow = whole[:-2] + whole[last:-2] * 200 + whole[-2:]
+    with pytest.raises(DataError, match=r"a JPEG of 2\d\d scans, 100 are decoded"):
+        decode(slow, PictureForm(8))
+
+
+@pytest.mark.parametrize("kind", ["PPM", "TGA", "ICO", "PCX", "JPEG2000", "SGI"])
+def test_formats_that_are_not_listed_are_not_decoded(kind: str) -> None:
+    file = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(file, kind)
+    with pytest.raises(UnidentifiedImageError):
+        decode(file.getvalue(), PictureForm(8))
+
+
+def header(shape: tuple[int, ...], kind: str = "|u1") -> bytes:
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": kind, "fortran_order": False, "shape": shape})
+    return file.getvalue()
+
+
+def test_arrays_that_declare_more_than_they_have_are_refused_before_memory_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(np, "load", lambda *given, **options: pytest.fail("memory would be taken here"))
+    with zipfile.ZipFile(tmp_path / "own.npz", "w") as archive:
+        archive.writestr("images.npy", header((10**6, 3, 1000, 1000)) + bytes(100))
+    with pytest.raises(DataError, match=r"own.npz cannot be read as .npz: 'images' declares 3.0 TB and has 100 B"):
+        Npz(path=tmp_path / "own.npz").load()
+    (tmp_path / "soft.npy").write_bytes(header((10**9,), "<f8"))
+    with pytest.raises(DataError, match=r"soft.npy cannot be read as .npy: the array declares 8.0 GB and has 0 B"):
+        read_array(tmp_path / "soft.npy")
+
+
+def test_arrays_that_unpack_to_what_no_machine_holds_are_refused_before_they_are_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(np, "load", lambda *given, **options: pytest.fail("memory would be taken here"))
+    shape = (25_000, 1, 200, 200)
+    with (
+        zipfile.ZipFile(tmp_path / "own.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+        archive.open("images.npy", "w", force_zip64=True) as member,
+    ):
+        member.write(header(shape))
+        for _ in range(100):
+            member.write(bytes(10_000_000))
+    with pytest.raises(DataError, match=r"its arrays unpack from 4.\d MB to 1.0 GB"):
+        Npz(path=tmp_path / "own.npz").load()
+    (tmp_path / "small").mkdir()
+    np.savez_compressed(tmp_path / "small/own.npz", images=np.zeros((2000, 8, 8), np.uint8))
+    monkeypatch.setattr(input_files, "memory_limit", lambda: 100_000)
+    with pytest.raises(DataError, match=r"need 128.\d kB, more than half of this machine's memory"):
+        read_arrays(tmp_path / "small/own.npz")
 
 
 def test_names_with_line_breaks_and_bytes_that_are_no_text(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from PIL import Image
 from fedsift.core.errors import ConfigError
 from fedsift.data import images
 from fedsift.data.images import PictureForm, decode, load_pictures
-from fedsift.data.picture_files import PictureFinder, find_pictures
+from fedsift.data.input_files import PictureFinder, find_pictures
 from tests.data.pictures_on_disk import picture
 
 

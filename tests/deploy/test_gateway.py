@@ -12,9 +12,13 @@ from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+from fedsift.deploy.gateway import proxy
+from fedsift.deploy.gateway.proxy import HEARTBEAT_LATE
 
 pytest.importorskip("flwr")
 import httpx
@@ -187,6 +191,15 @@ def test_a_broken_signature_is_refused_in_words(setting: Setting, broken: dict[s
 def test_an_old_signature_and_a_repeated_one_are_refused(setting: Setting) -> None:
     assert "clocks" in setting.post(PULL, headers=setting.key.headers(age=4000)).text
     assert "clocks" in setting.post(PULL, headers=setting.key.headers(age=-4000)).text
+    for age in (-4.0, 300.0):  # what Flower itself accepts
+        assert setting.post(PULL, headers=setting.key.headers(age=age)).status_code == 200
+    ahead = setting.post(PULL, headers=setting.key.headers(age=-8.0))
+    assert (ahead.status_code, ahead.text) == (
+        401, "the site's clock is 8 s ahead of this one, 5 s are accepted: set the clocks of both machines right",
+    )  # fmt: skip
+    behind = setting.post(PULL, headers=setting.key.headers(age=306.0))
+    assert "signed 306 s ago by the site's clock, 305 s are accepted" in behind.text
+    setting.upstream.calls.clear()
     once = setting.key.headers()
     assert setting.post(PULL, headers=once).status_code == 200
     assert setting.post(PUSH, headers=once).text == "this signature was used before"
@@ -609,6 +622,38 @@ def test_a_node_is_never_answered_what_would_end_it_for_good(tmp_path: Path, sta
     setting.gateway.client = httpx.AsyncClient(transport=transport)
     answer = setting.post(PUSH)
     assert (answer.status_code, answer.text) == (taken, "words")
+
+
+@pytest.mark.parametrize("status", [401, 403, 412, 500])
+def test_a_refused_heartbeat_is_to_be_tried_again(tmp_path: Path, status: int) -> None:
+    """Flower's thread for them ends at any other refusal, and a site that is let in again would stay absent."""
+    setting = Setting(tmp_path, roster=None, egress=tmp_path / "egress.jsonl")
+    transport = httpx.MockTransport(lambda request: httpx.Response(status, text="revoked"))
+    setting.gateway.client = httpx.AsyncClient(transport=transport)
+    assert setting.post("/v1/fleet/send-node-heartbeat").status_code == 503
+
+
+def test_a_node_whose_heartbeats_stopped_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    setting, now = Setting(tmp_path, roster=None, egress=tmp_path / "egress.jsonl"), [1000.0]
+    monkeypatch.setattr(proxy, "time", SimpleNamespace(monotonic=lambda: now[0], perf_counter=lambda: now[0]))
+    now[0] += 1000
+    assert not setting.gateway.heartbeat_stopped  # it has not been let in yet
+    setting.gateway.joined = True
+    setting.post("/v1/fleet/send-node-heartbeat")
+    now[0] += HEARTBEAT_LATE - 1
+    assert not setting.gateway.heartbeat_stopped
+    now[0] += 2
+    assert setting.gateway.heartbeat_stopped
+
+
+def test_a_site_knows_that_its_clock_is_why_it_is_refused(tmp_path: Path) -> None:
+    setting = Setting(tmp_path, roster=None, egress=tmp_path / "egress.jsonl")
+    words = "the site's clock is 8 s ahead of this one, 5 s are accepted: set the clocks of both machines right"
+    transport = httpx.MockTransport(lambda request: httpx.Response(401, text=words))
+    setting.gateway.client = httpx.AsyncClient(transport=transport)
+    assert setting.gateway.clock_trouble == ""
+    setting.post("/v1/fleet/activate-node")
+    assert setting.gateway.clock_trouble == words
 
 
 def test_a_closing_gateway_lets_its_polls_go(tmp_path: Path) -> None:

@@ -139,6 +139,20 @@ def test_a_site_tells_an_expired_certificate_and_another_name(authority: Authori
             greet(address, authority.ca)
 
 
+def test_a_site_that_trusts_two_authorities_outlives_a_new_certificate(authority: Authority, tmp_path: Path) -> None:
+    """As docs/deployment.md renews one: the same authority's is no news, another's is trusted beside it."""
+    gateway, _ = a_gateway(tmp_path, Key())
+    later = Authority(tmp_path / "later", "our federation, anew")
+    both = tmp_path / "both.crt"
+    both.write_bytes(authority.ca.read_bytes() + later.ca.read_bytes())
+    for signer in (authority, authority, later):
+        with opened(signer.server(), gateway) as (address, _, _):
+            assert greet(address, both) is None
+            if signer is later:
+                with pytest.raises(ConfigError, match="was not signed by"):
+                    greet(address, authority.ca)
+
+
 def test_nobody_there_is_no_reason_to_give_up_but_plain_text_is(authority: Authority) -> None:
     with bind("127.0.0.1", 0) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"

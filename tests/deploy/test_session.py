@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -81,3 +83,62 @@ def test_a_sites_gateway_takes_answers_of_the_size_that_its_file_says_and_asks_n
     with pytest.raises(ConfigError, match="'largest_answer' = 0, in MB, must be a whole number above 0"):
         read_head(write_site(tmp_path / "none", largest_answer=0))
     assert read_site_file(tmp_path / "own" / "site.toml").largest_answer == 3
+
+
+class Node:
+    """A SuperNode that runs until it is told to have ended."""
+
+    def __init__(self, code: int | None) -> None:
+        self.code = code
+
+    def poll(self) -> int | None:
+        return self.code
+
+
+class Serving:
+    """A gateway's server: it looks whether all is well, as often as the real one does, until it is not."""
+
+    def __init__(self, gateway: Any, listener: Any, context: Any, *, alive: Any, notify: Any) -> None:
+        self.alive = alive
+
+    def run(self) -> None:
+        for _ in range(3):
+            if not self.alive():
+                return
+        raise Seen
+
+
+@pytest.fixture
+def visit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A visit of a node that ends with this code, or goes on, by what its gateway has seen."""
+    told: list[str] = []
+
+    def visited(code: int | None, **seen: Any) -> Any:
+        state = {"joined": False, "too_early": False, "clock_trouble": "", "heartbeat_stopped": False, **seen}
+        monkeypatch.setattr(attending, "Gateway", lambda *parts, **options: SimpleNamespace(**state))
+        monkeypatch.setattr(attending, "GatewayServer", Serving)
+        monkeypatch.setattr(attending, "node_of", lambda *parts: nullcontext(Node(code)))
+        ca = Authority(tmp_path / "authority").ca
+        key, _ = site_key(tmp_path, "node")
+        worker: Any = SimpleNamespace(place=tmp_path / "socket", start=lambda: None, keep=lambda say: None)
+        site = write_site(tmp_path / "site")
+        return attending._visit(site, "127.0.0.1:9", ca, key, worker, tmp_path / "home", told.append), told
+
+    return visited
+
+
+def test_a_clock_that_the_coordinator_refuses_ends_the_site_with_the_reason(visit: Any) -> None:
+    with pytest.raises(ConfigError, match=r"refuses this site: the site's clock is 8 s ahead") as error:
+        visit(None, clock_trouble="the site's clock is 8 s ahead of this one, 5 s are accepted")
+    assert error.value.exit_code == 2
+
+
+def test_a_node_without_heartbeats_is_started_again_and_that_is_said(visit: Any) -> None:
+    session, told = visit(None, joined=True, heartbeat_stopped=True)
+    assert session == NodeSession(0, joined=True)
+    assert "has stopped its heartbeats" in told[-1]
+
+
+def test_a_node_that_was_not_let_in_is_no_success_even_if_flower_says_so(visit: Any) -> None:
+    assert visit(0)[0] == NodeSession(5, joined=False)
+    assert visit(0, joined=True)[0] == NodeSession(0, joined=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -17,7 +16,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fedsift.cli.main import app as commands
-from fedsift.core.errors import ConfigError, DataError, FedsiftError, Stopped
+from fedsift.core.errors import ConfigError, DataError, FedsiftError, RunError, Stopped
+from fedsift.core.files import line_with_check
 from fedsift.deploy.app import write_app
 from fedsift.deploy.coordinator import starting
 from fedsift.deploy.coordinator.starting import NewRounds, follow, waiting_words
@@ -261,16 +261,21 @@ def test_rounds_are_read_on_from_where_they_were_read_to(tmp_path: Path) -> None
     file = tmp_path / "rounds.jsonl"
     rounds = NewRounds(file, reported=1)
     assert rounds.new() == []
-    file.write_text('{"round": 1}\n{"round": 2}\n{"rou')
+    one, two, three, four = (line_with_check({"round": number}) + "\n" for number in (1, 2, 3, 4))
+    file.write_text(one + two + three[:6])
     assert [row["round"] for row in rounds.new()] == [2]
     with file.open("a") as lines:
-        lines.write('nd": 3}\n')
+        lines.write(three[6:])
     assert [row["round"] for row in rounds.new()] == [3]
-    file.write_text('{"round": 1}\n')  # gone on with from an earlier checkpoint
+    file.write_text(one)  # gone on with from an earlier checkpoint
     assert rounds.new() == []
     with file.open("a") as lines:
-        lines.write(json.dumps({"round": 4}) + "\n")
+        lines.write(four)
     assert [row["round"] for row in rounds.new()] == [4]
+    with file.open("a") as lines:
+        lines.write('{"round": 5}\n')
+    with pytest.raises(RunError, match=r"rounds.jsonl is damaged"):
+        rounds.new()
 
 
 def test_a_run_in_use_is_known_as_such(tmp_path: Path) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import stat
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,7 @@ from fedsift.label_audit.ledger import (
     VERDICT,
     ForgottenEntry,
     LabelLedger,
+    LedgerEntry,
     LedgerError,
     LedgerNote,
     effective,
@@ -45,6 +49,49 @@ def test_what_is_written_is_read_and_sound(tmp_path: Path) -> None:
     assert ledger.entries()[0].who == "audit"
     assert stat.S_IMODE(ledger.path.stat().st_mode) == 0o600
     assert stat.S_IMODE(ledger.head_file.stat().st_mode) == 0o600
+
+
+def test_lines_that_were_cut_off_together_with_the_head_are_missed(tmp_path: Path) -> None:
+    ledger = filled(tmp_path)
+    noted = ledger.head()[1]
+    ledger.path.write_text("".join(lines(ledger)[:4]))
+    ledger.head_file.unlink()
+    assert "ledger.head is missing" in ledger.verify()[0]
+    with pytest.raises(LedgerError, match=r"ledger.head is missing, so lines may have been cut off"):
+        ledger.append([LedgerNote(FINDING, {"id": "s"})], "nobody")
+    ledger.path.unlink()  # all of it is gone: only what was noted elsewhere knows
+    assert ledger.verify() == []
+    assert "was rewritten or cut" in ledger.verify(noted)[0]
+
+
+def test_a_kill_before_the_first_line_leaves_a_sound_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = LabelLedger(tmp_path / "ledger.jsonl")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", lambda handle: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            ledger.append([LedgerNote(FINDING, {"id": "s"})], "audit")
+    assert ledger.verify() == []
+    filled(tmp_path)
+    assert ledger.verify() == []
+    assert len(ledger.entries()) == 6
+
+
+def test_notes_that_are_made_from_the_entries_are_made_under_the_lock(tmp_path: Path) -> None:
+    """Two importers at a time: what one has just written the other sees before it decides what is new."""
+    ledger = filled(tmp_path, 0)
+    inside = threading.Barrier(2, timeout=1)
+
+    def new(entries: list[LedgerEntry]) -> list[LedgerNote]:
+        with suppress(threading.BrokenBarrierError):
+            inside.wait()  # both are here at a time, or one is alone
+        return [] if any(entry.id == "s" for entry in entries) else [LedgerNote(FINDING, {"id": "s"})]
+
+    both = [threading.Thread(target=ledger.append, args=(new, who)) for who in ("first", "second")]
+    for one in both:
+        one.start()
+    for one in both:
+        one.join()
+    assert len(ledger.entries()) == 1
 
 
 def test_an_empty_ledger_is_sound(tmp_path: Path) -> None:

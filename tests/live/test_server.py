@@ -7,7 +7,9 @@ import json
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedsift.cli.main import app as cli
+from fedsift.live.server import REQUEST_WITHIN
 from tests.live.made import Made
 
 pytest.importorskip("starlette", reason="the live page needs starlette: pip install 'fedsift[live]'")
@@ -113,6 +116,46 @@ def server(place: Path) -> Iterator[Server]:
     process.terminate()
     process.wait()
     process.stdout.close()
+
+
+def test_half_sent_requests_do_not_silence_the_page(server: Server) -> None:
+    """Before, 200 of them made every answer a 503 for as long as they were kept."""
+    halves = [b"", b"GET / HT", b"POST /token HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\nhalf"]
+    lines = []
+    try:
+        for number in range(260):
+            line = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+            line.sendall(halves[number % len(halves)])
+            lines.append(line)
+        for _ in range(20):
+            assert server.ask("/")[0] == 200
+        lines[-1].settimeout(REQUEST_WITHIN + 10)
+        began = time.monotonic()
+        with suppress(ConnectionError):
+            assert lines[-1].recv(1000) in (b"", b"never")  # cut off
+        assert time.monotonic() - began < REQUEST_WITHIN + 5
+        for line in lines:
+            line.settimeout(5)
+            with suppress(ConnectionError):
+                line.recv(1000)
+    finally:
+        for line in lines:
+            line.close()
+    assert server.ask("/")[0] == 200
+
+
+def test_a_page_that_is_open_survives_half_sent_requests(server: Server) -> None:
+    stream = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    stream.request("GET", "/runs/one%20run/events", headers={"Cookie": server.cookie})
+    answer = stream.getresponse()
+    assert answer.status == 200
+    assert answer.readline().startswith(b"retry:")
+    lines = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(300)]
+    assert server.ask("/")[0] == 200
+    assert any(answer.readline().startswith(b"data:") for _ in range(4))
+    for line in lines:
+        line.close()
+    stream.close()
 
 
 def test_pages_are_whole_and_load_nothing(server: Server) -> None:

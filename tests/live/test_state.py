@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import platform
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from fedsift.core.files import line_with_check
 from fedsift.live.actions import present_state
 from fedsift.live.overview import RunList, glance
 from fedsift.live.run_view import RunView
@@ -100,12 +103,27 @@ def test_foreign_and_half_written_folders_are_shown_as_what_they_are(tmp_path: P
 def test_numbers_that_are_none_in_a_foreign_file_do_not_end_the_stream(tmp_path: Path) -> None:
     made = Made(tmp_path)
     made.start(**HERE)
-    line = '{"at":1,"kind":"round","round":1,"of":6,"stage":"s","participants":1,"bytes_down":1,"bytes_up":1,'
+    line: dict[str, Any] = {"at": 1, "kind": "round", "round": 1, "of": 6, "stage": "s"}
+    line |= {"participants": 1, "bytes_down": 1, "bytes_up": 1, "seconds": math.inf}
     with (made.folder.path / EVENTS).open("a") as file:
-        file.write(line + '"seconds":1e999,"values":{"accuracy":NaN,"loss":-Infinity}}\n')
+        file.write(line_with_check({**line, "values": {"accuracy": math.nan, "loss": -math.inf}}) + "\n")
     told = json.loads(asyncio.run(first_message(RunView(made.folder))), parse_constant=lambda word: pytest.fail(word))
     assert told["round"] == 1
     assert told["curves"]["accuracy"] == [[1, None]]
+
+
+def test_a_damaged_file_is_named_on_the_page_and_in_the_list(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    made.start(**HERE)
+    made.end()
+    file = made.folder.path / "summary.json"
+    file.write_bytes(file.read_bytes().replace(b"0.6", b"0.8"))
+    [seen] = RunList(tmp_path).glances()
+    assert (seen["state"], seen["score"]) == ("failed", "")
+    assert "summary.json is damaged" in seen["why"]
+    told = json.loads(asyncio.run(first_message(RunView(made.folder))))
+    assert told["state"] == "failed"
+    assert "summary.json is damaged" in told["why"]
 
 
 async def first_message(watch: RunView) -> str:

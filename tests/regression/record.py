@@ -55,9 +55,9 @@ SCENARIOS = (
     "everyone/digits-skewed-small",
 )
 RESUMED = ("fedcorr", "fednoro")
-CLOCK = ("seconds", "version", "time", "when", "previous", "hash", "body_hash", "salt", "key")
+CLOCK = ("seconds", "version", "time", "when", "previous", "hash", "body_hash", "salt", "key", "check")
 """Keys whose values are a clock's, a chain of such values, or the program's own."""
-OF_A_CLOCK = ("events.jsonl", "timings.json", "ledger.head")
+OF_A_CLOCK = ("events.jsonl", "timings.json", "ledger.head", "checksums.txt")
 
 
 def machine() -> str:
@@ -108,7 +108,7 @@ def of_files(folder: Path) -> dict[str, str]:
         if file.suffix == ".jsonl":
             lines = [without_clock(json.loads(line)) for line in data.splitlines()]
             data = json.dumps(lines, sort_keys=True).encode()
-        elif name == "run/summary.json":
+        elif file.name == "summary.json":
             data = json.dumps(without_clock(json.loads(data)), sort_keys=True).encode()
         found[name] = digest(data)
     return found

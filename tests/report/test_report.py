@@ -6,6 +6,7 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from fedsift.core.errors import RunError
 from fedsift.report.page import write_report
 from fedsift.report.sections import noisy_sites
 from fedsift.report.words import headline
+from fedsift.runs.folder import RunFolder
 from fedsift.runs.reading import read_run
 from tests.report.made_runs import fednoro_rows, make_run, round_row, study_table
 
@@ -200,7 +202,7 @@ def test_disclosure_of_a_method_that_is_not_installed(tmp_path: Path) -> None:
     ):
         folder = make_run(tmp_path, rows=rows, folder_name=f"run-{number}")
         file = folder / "study.toml"
-        file.write_text(file.read_text().replace('"fednoro"', '"elsewhere"'))
+        RunFolder(folder).write_text(file.name, file.read_text().replace('"fednoro"', '"elsewhere"'))
         text = read(folder).text
         assert words in text
         assert ("samples of each class that the model gets right" in text) is (rows is unrecorded)
@@ -250,18 +252,52 @@ def test_a_killed_run_with_a_cut_line_and_no_checkpoint(tmp_path: Path) -> None:
     assert "Not finished, 2 of 7 rounds done: FedNoRo reaches 70.0% accuracy and 68.0% BACC" in page.text
 
 
+def suppressed_rows(rounds: int = 4) -> list[dict[str, Any]]:
+    """As sites with a minimum count leave them: owl is lumped everywhere, cat is known, nobody has a dog."""
+    rows = []
+    for number in range(1, rounds + 1):
+        row = round_row(number, "train", 3)
+        del row["accuracy"], row["bacc"]
+        row.update(accuracy_low=0.702, accuracy_high=0.8334, bacc_low=0.41, bacc_high=0.985)
+        row.update(recall=[0.75, None, None], recall_low=[0.75, None, 0.0], recall_high=[0.75, None, 1.0])
+        rows.append(row)
+    return rows
+
+
+def test_scores_from_suppressed_counts_are_intervals_and_never_a_headline(tmp_path: Path) -> None:
+    run = make_run(tmp_path, rows=suppressed_rows(), found=None, truth=None, method="fedavg")
+    data = read_run(run)
+    assert data.curves == []
+    assert data.intervals == ["accuracy", "bacc"]
+    assert data.summary["intervals"] == {"accuracy": [0.702, 0.8334], "bacc": [0.41, 0.985]}
+    assert not {"accuracy", "bacc"} & set(data.summary)
+    said = headline(data)
+    assert "are intervals, since the sites withhold small counts" in said
+    assert "%" not in said
+    page = read(run)
+    assert "%" not in page.text.partition("Accuracy")[0]
+    assert "70.2 to 83.4%" in page.text
+    assert "41.0 to 98.5%" in page.text
+    recalls = next(table for table in page.data if table["kind"] == "classes")
+    assert recalls["series"][0][1] == [0.75, None, None]
+    assert recalls["ranges"] == [[None, None, [0.0, 1.0]]]
+    assert "0.0 to 100.0%" in page.text
+    [curve] = [one for one in page.data if one["kind"] == "curve" and one["share"]][:1]
+    assert curve["series"][0][1] == []
+    assert curve["bands"][0][0] == [1, 0.702, 0.8334]
+
+
 def test_a_damaged_summary_is_said(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     (run / "summary.json").write_text('{"rounds": 7,')
-    page = read(run)
-    assert "summary.json cannot be read" in page.text
-    assert "looks noisy: b" in page.text
+    with pytest.raises(RunError, match=r"summary.json is damaged"):
+        read(run)
 
 
 def test_a_method_that_is_not_installed_here(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     study = (run / "study.toml").read_text().replace('name = "fednoro"', 'name = "elsewhere"')
-    (run / "study.toml").write_text(study)
+    RunFolder(run).write_text("study.toml", study)
     (run / "plan.json").unlink()
     page = read(run)
     assert "elsewhere on made-up" in page.text
@@ -318,7 +354,8 @@ def test_a_hundred_sites_and_classes(tmp_path: Path) -> None:
 def test_columns_that_a_method_recorded_itself_are_shown(tmp_path: Path) -> None:
     run = make_run(tmp_path, names=("7", "True"), found=("7",), truth=None)
     table = (run / "sites.csv").read_text().splitlines()
-    (run / "sites.csv").write_text("\n".join([table[0] + ",label_quality", table[1] + ",0.125", table[2] + ","]) + "\n")
+    lines = [table[0] + ",label_quality", table[1] + ",0.125", table[2] + ","]
+    RunFolder(run).write_text("sites.csv", "\n".join(lines) + "\n")
     page = read(run)
     assert "label quality" in page.text
     assert "0.125" in page.text

@@ -12,6 +12,7 @@ from rich.console import Console
 from fedsift.report.page import write_report
 from fedsift.report.terminal import print_comparison, print_summary
 from fedsift.report.words import headline
+from fedsift.runs.folder import RunFolder
 from fedsift.runs.reading import read_run
 from tests.report.made_runs import fednoro_rows, make_run
 
@@ -101,7 +102,7 @@ def test_a_run_that_was_told_the_truth_is_marked(tmp_path: Path) -> None:
     """In its own summary and report, and in every table beside runs that were not."""
     plain, told = (make_run(tmp_path, found=None, method="fedavg", folder_name=name) for name in ("one", "two"))
     summary = json.loads((told / "summary.json").read_text("utf-8"))
-    (told / "summary.json").write_text(json.dumps({**summary, "oracle": "noise rate 0.4 given"}), "utf-8")
+    RunFolder(told).write_json("summary.json", {**summary, "oracle": "noise rate 0.4 given"})
     alone, beside = console(), console()
     print_summary(told, None, alone)
     assert "given of the truth: noise rate 0.4 given; a real federation cannot know it" in words(alone)

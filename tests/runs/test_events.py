@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from fedsift.core.errors import QuorumError, Stopped
+from fedsift.core.files import line_with_check, read_checked_line
 from fedsift.protocol.messages import ReplyEnvelope
 from fedsift.runs.events import (
     EVENTS,
@@ -133,12 +134,22 @@ def test_a_file_that_became_shorter_is_read_from_its_start(tmp_path: Path) -> No
 )  # fmt: skip
 def test_a_line_of_somebody_else_is_no_event(line: bytes) -> None:
     assert stamped(line) is None
+    if line.startswith(b"{"):
+        assert stamped(line_with_check(json.loads(line)).encode()) is None
+
+
+def test_a_line_in_which_one_bit_has_changed_is_no_event(tmp_path: Path) -> None:
+    EventLog(tmp_path)(EXAMPLES[5])
+    line = (tmp_path / EVENTS).read_bytes().rstrip()
+    assert stamped(line) is not None
+    for place in range(len(line)):
+        assert stamped(line[:place] + bytes([line[place] ^ 1]) + line[place + 1 :]) is None
 
 
 def test_numbers_that_are_none_and_keys_of_a_later_version_do_no_harm(tmp_path: Path) -> None:
     EventLog(tmp_path)(replace(EXAMPLES[5], values={"loss": math.nan, "accuracy": 0.5}))  # type: ignore[call-arg]
-    line = json.loads((tmp_path / EVENTS).read_text())
-    found = stamped(json.dumps({**line, "new": 1}).encode())
+    line = read_checked_line((tmp_path / EVENTS).read_bytes())
+    found = stamped(line_with_check({**line, "new": 1}).encode())
     assert found is not None
     assert isinstance(found.event, RoundDone)
     assert found.event.values == {"accuracy": 0.5}

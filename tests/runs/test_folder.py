@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedsift.core.errors import ConfigError, RunError
-from fedsift.core.files import safe_name
+from fedsift.core.files import line_with_check, safe_name
 from fedsift.core.numbers import plain
 from fedsift.runs.folder import Checkpoint, RunFolder
 
@@ -24,6 +24,11 @@ def folder(tmp_path: Path) -> RunFolder:
 
 def point(done: int, **notebooks: bytes) -> Checkpoint:
     return Checkpoint(done, b"state\n of round %d" % done, [{"site": "a", "level": 0.5}], notebooks)
+
+
+def checkpoint_line(**changes: object) -> bytes:
+    values = {"format": 2, "rounds_done": 1, "notebooks": {}, "checksums": {}, "sites": [], "bytes": 0, "state": ""}
+    return line_with_check({**values, **changes}).encode() + b"\n"
 
 
 def test_names_are_numbered_on(tmp_path: Path) -> None:
@@ -104,8 +109,9 @@ def test_not_a_run_folder(tmp_path: Path) -> None:
     [
         (b"not a checkpoint", "no checkpoint of this version"),
         (b"[1]\n", "no checkpoint of this version"),
-        (b'{"format": 2}\n', "format 2, not 1"),
-        (b'{"format": 1, "rounds_done": 1, "notebooks": {}, "sites": [], "bytes": 5}\nfour', "4 of 5 bytes"),
+        (b'{"format": 2}\n', "without its checksum"),
+        (checkpoint_line(format=1), "format 1, not 2"),
+        (checkpoint_line(bytes=5) + b"four", "4 of 5 bytes"),
     ],
 )
 def test_a_damaged_checkpoint_is_named(tmp_path: Path, content: bytes, words: str) -> None:
@@ -124,6 +130,62 @@ def test_anybody_can_read_how_far_a_run_is(tmp_path: Path) -> None:
     assert (header.rounds_done, header.sites) == (3, [{"site": "a", "level": 0.5}])
     made.checkpoint_file.write_bytes(b"damaged")
     assert made.checkpointed() is None
+
+
+def flip(file: Path, where: float) -> None:
+    """One bit of one byte; `where` from 0, the first, to 1, the last."""
+    data = bytearray(file.read_bytes())
+    data[round(where * (len(data) - 1))] ^= 1
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize("where", [0.0, 0.3, 0.6, 0.9, 1.0])
+@pytest.mark.parametrize(
+    "name",
+    ["study.toml", "plan.json", "model.safetensors", "sites.csv", "checkpoint.bin", "notebooks/a/1.safetensors"],
+)
+def test_one_changed_bit_of_any_file_is_an_error_that_names_it(tmp_path: Path, name: str, where: float) -> None:
+    made = folder(tmp_path)
+    made.write_json("plan.json", {"rounds": 2})
+    made.write_bytes("model.safetensors", bytes(1000))
+    made.write_table("sites.csv", [{"site": "a", "level": 0.5}])
+    made.append_round({"round": 1})
+    made.checkpoint(point(1, a=b"labels of a"))
+    RunFolder.open(made.path).verify()
+    flip(made.path / name, where)
+    with pytest.raises(RunError, match=name) as error:
+        RunFolder.open(made.path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("where", [0.05, 0.3, 0.6, 0.75, 0.95])
+def test_one_changed_bit_of_the_rounds_is_an_error_that_names_the_line(tmp_path: Path, where: float) -> None:
+    made = folder(tmp_path)
+    for number in (1, 2):
+        made.append_round({"round": number, "accuracy": 0.5})
+    made.checkpoint(point(2))
+    flip(made.rounds_file, where)
+    with pytest.raises(RunError, match=rf"rounds.jsonl, line {1 if where < 0.5 else 2}, is damaged"):
+        RunFolder.open(made.path)
+
+
+def test_what_is_read_alone_is_checked_too(tmp_path: Path) -> None:
+    made = folder(tmp_path)
+    made.write_json("summary.json", {"accuracy": 0.75})
+    flip(made.path / "summary.json", 0.7)
+    with pytest.raises(RunError, match=r"summary.json is damaged: .* restore it"):
+        made.read_json("summary.json")
+
+
+def test_a_kill_between_checksum_and_file_and_within_a_checksum_harms_nothing(tmp_path: Path) -> None:
+    made = folder(tmp_path)
+    with (made.path / "checksums.txt").open("a") as file:
+        file.write("0" * 32 + "  study.toml\n" + "1" * 17)
+    made.write_json("plan.json", {"rounds": 2})
+    assert RunFolder.open(made.path).read_json("plan.json") == {"rounds": 2}
+    flip(made.path / "plan.json", 0.5)
+    with pytest.raises(RunError, match=r"plan.json is damaged"):
+        RunFolder.open(made.path)
 
 
 def test_lost_lines_are_an_error_not_a_silence(tmp_path: Path) -> None:

@@ -39,8 +39,8 @@ TRAIN = Train(WEIGHTS, Recipe())
 RIGHT, TOTAL, NONE = torch.tensor([2, 1, 0]), torch.tensor([2, 1, 1]), torch.zeros(2, dtype=torch.int64)
 
 
-def counts(right: Any = RIGHT, total: Any = TOTAL, rest: Any = NONE, loss: Any = 0.5, samples: Any = 4) -> Any:
-    return Evaluated(right, total, rest, loss, samples)
+def counts(right: Any = RIGHT, total: Any = TOTAL, rest: Any = NONE, loss: Any = 0.5, **more: Any) -> Any:
+    return Evaluated(right, total, rest, loss, **{"samples": 4, "min_count": 0, **more})
 
 
 def envelope(request: Any) -> RequestEnvelope:
@@ -104,9 +104,11 @@ def test_honest_replies_pass() -> None:
         (counts(RIGHT + 1), Evaluate(WEIGHTS), "more samples are right than there are"),
         (counts(loss=-0.5), Evaluate(WEIGHTS), "loss = -0.5 is outside 0.0"),
         (counts(samples=5), Evaluate(WEIGHTS), "samples = 5 is outside 0 to 4"),
-        (OwnEvaluated(RIGHT[:2], TOTAL, NONE, 0.5, 6, "test set"), EvaluateOwn(), "right has shape (2,)"),
-        (OwnEvaluated(RIGHT, TOTAL, NONE, 0.5, 6, "test set"), EvaluateOwn(), "add up to 4, 6 are due"),
-        (OwnEvaluated(RIGHT, TOTAL, NONE, 0.5, 4, ["held out"]), EvaluateOwn(), "where is a list"),
+        (counts(min_count=5), Evaluate(WEIGHTS), "min_count = 5 is outside 0 to 4"),
+        (counts(min_count=-1), Evaluate(WEIGHTS), "min_count = -1 is outside 0"),
+        (OwnEvaluated(RIGHT[:2], TOTAL, NONE, 0.5, 6, 0, "test set"), EvaluateOwn(), "right has shape (2,)"),
+        (OwnEvaluated(RIGHT, TOTAL, NONE, 0.5, 6, 0, "test set"), EvaluateOwn(), "add up to 4, 6 are due"),
+        (OwnEvaluated(RIGHT, TOTAL, NONE, 0.5, 4, 0, ["held out"]), EvaluateOwn(), "where is a list"),
         (Indicators(torch.full((3,), -1e300, dtype=torch.float64), torch.ones(3) > 0, 10), Indicate(None, 3), "beyond"),
         (Indicators(torch.full((3,), 1e12), torch.ones(3) > 0, 10), Indicate(None, 3), "values = 1e+12 is outside"),
         (Indicators(torch.full((3,), -5.0), torch.ones(3) > 0, 10), Indicate(None, 3), "values = -5 is outside 0.0"),
@@ -185,7 +187,7 @@ JUNK = st.recursive(
 def test_no_reply_whatever_raises(first: Any, second: Any, third: Any) -> None:
     replies = (
         (Trained(first, second, third, first), TRAIN),
-        (Evaluated(first, second, third, first, second), Evaluate(WEIGHTS)),
+        (Evaluated(first, second, third, first, second, third), Evaluate(WEIGHTS)),
         (Indicators(first, second, third), Indicate(None, 3)),
         (Scored(first, second), ScoreModel()),
         (first, TRAIN),

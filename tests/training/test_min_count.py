@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import add
+
 import numpy as np
 import pytest
 import torch
 
-from fedsift.formulas.small_counts import lumped_counts
+from fedsift.formulas.metrics import accuracy, mean_of_defined, recall_per_class
+from fedsift.formulas.small_counts import lumped_counts, right_bounds
 from fedsift.models.factory import initial_weights
 from fedsift.protocol.messages import RequestMoment, SiteFacts
 from fedsift.protocol.site import Samples, Site
@@ -62,7 +66,7 @@ def test_the_loss_of_several_labels_is_of_the_classes_that_are_told() -> None:
     labels[:20, 0], labels[:4, 1], labels[:10, 2] = 1, 1, 1
     logits = torch.zeros(40, 3)
     logits[:, 1] = -300.0  # 4 of 40 would add 30 to the mean
-    right, total, rest, loss, samples = counted(logits, labels, multilabel=True, min_count=MIN_COUNT)
+    right, total, rest, loss, samples, _ = counted(logits, labels, multilabel=True, min_count=MIN_COUNT)
     # the 4 positives of class 1 and the 10 of class 2 make 14: class 0 alone is told
     assert total.tolist() == [[20, 20], [0, 0], [0, 0]]
     assert (right.tolist()[0], rest.tolist(), samples) == ([20, 0], [70, 80], 40)
@@ -74,7 +78,7 @@ def test_one_class_of_few_positives_tells_nothing() -> None:
     found = counted(torch.full((44, 1), -1.0), labels, multilabel=True, min_count=MIN_COUNT)
     # the right ones of a model that always says no would be the negatives, 40 of 44
     assert [part.tolist() for part in found[:3]] == [[[0, 0]], [[0, 0]], [0, 0]]
-    assert found[3:] == (0.0, 0)
+    assert found[3:] == (0.0, 0, MIN_COUNT)
 
 
 @pytest.mark.parametrize("min_count", [0, 1])
@@ -121,6 +125,47 @@ def test_no_small_count_leaves_and_none_is_lost(min_count: int, sides: int) -> N
             assert not ((told > 0) & (told < min_count)).any()
         assert (kept <= sizes).all()
         assert rest[0] <= rest[1]
+
+
+@pytest.mark.parametrize("min_count", [0, 2, 3, 5, 10])
+@pytest.mark.parametrize("sides", [1, 2])
+def test_the_truth_lies_between_the_bounds_of_what_was_sent(min_count: int, sides: int) -> None:
+    random = np.random.default_rng(min_count + 100 * sides)
+    exact = 0
+    for _ in range(300):
+        shape = (3, 4, 2) if sides == 2 else (3, 4)
+        total = random.integers(0, 40, shape) * (random.random((3, 4, 1) if sides == 2 else (3, 4)) < 0.8)
+        right = random.binomial(total, random.choice([0.1, 0.5, 0.95]))
+        sent = [lumped_counts(r, t, min_count) for r, t in zip(right, total)]
+        told = [k for k, (_, sizes, rest) in enumerate(sent) if sizes.sum() + rest[1] == total[k].sum() > 0]
+        if not told:
+            continue
+        bounds = reduce(add, (right_bounds(*sent[k], min_count) for k in told))
+        hits, sizes = right[told].sum(0), total[told].sum(0)
+        pairs = [(bounds.accuracy, accuracy(hits, sizes))]
+        recall = recall_per_class(hits, sizes)
+        if sides == 2:
+            pairs.append((bounds.balanced, mean_of_defined(recall.mean(1))))
+        else:
+            pairs.append((bounds.balanced, mean_of_defined(recall)))
+        pairs += zip(zip(*(side.ravel() for side in bounds.recall)), recall.ravel())
+        for (low, high), true in pairs:
+            assert np.isnan(true) or low - 1e-12 <= true <= high + 1e-12
+        if min_count == 0:
+            exact += bounds.accuracy == (accuracy(hits, sizes),) * 2
+    assert min_count or exact >= 290
+
+
+def test_bounds_by_hand() -> None:
+    # 3 of 40 right is sent as 0, 7 of 30 as 10, 20 of 50 as it is; 12 of 16 of the others as 10
+    bounds = right_bounds([0, 10, 20, 0, 0], [40, 30, 50, 0, 0], [10, 16], MIN_COUNT)
+    assert (bounds.low.tolist(), bounds.high.tolist()) == ([0, 5, 20, 0, 0], [4, 10, 20, 0, 0])
+    assert bounds.rest == (5, 14, 16)
+    assert bounds.accuracy == (30 / 136, 48 / 136)
+    low, high = bounds.recall
+    np.testing.assert_allclose(low, [0, 5 / 30, 0.4, 0, 0])
+    np.testing.assert_allclose(high, [0.1, 10 / 30, 0.4, 1, 1])
+    np.testing.assert_allclose(bounds.balanced, [(5 / 30 + 0.4) / 5, (0.1 + 10 / 30 + 0.4 + 2) / 5])
 
 
 def site(labels: list[int], min_count: int, multilabel: bool = False) -> Site:

@@ -71,6 +71,37 @@ def test_the_same_id_with_other_content_is_answered_anew_from_its_base(tmp_path:
     assert store(tmp_path).pages("0.0:train") == {"page": "base"}
 
 
+@pytest.mark.parametrize("back", [1, 2, 3, 4])
+def test_a_coordinator_that_was_restored_older_goes_on(tmp_path: Path, back: int) -> None:
+    """Its checkpoint is some rounds old, the site was not touched: it continues from the notes of that moment."""
+    expects = ""
+    for number in range(8):
+        for ask in range(2):
+            notes = NotebookStore(tmp_path, "run", "north", "first", history=3)
+            serve(notes, envelope(number, ask, expects), page=f"{number}.{ask}")
+            expects = f"{number}.{ask}:train"
+    restored = NotebookStore(tmp_path, "run", "north", "second", history=3)
+    begun = 8 - back - 1  # rounds done, by the old checkpoint
+    again = envelope(begun, 0, f"{begun - 1}.1:train", weight=1.0)
+    if back == 4:
+        with pytest.raises(NotebookGone, match="it keeps 3 older rounds"):
+            restored.open(again)
+        return
+    assert restored.open(again)[0]["page"] == f"{begun - 1}.1"
+    serve(restored, again, page="again")
+    assert restored.versions()[-1] == f"{begun}.0:train"
+    assert len(restored.versions()) <= 5
+
+
+def test_a_site_that_is_asked_seldom_keeps_what_the_oldest_copy_continues_from(tmp_path: Path) -> None:
+    notes = NotebookStore(tmp_path, "run", "north", "first", history=2)
+    serve(notes, envelope(0), page="first")
+    serve(notes, envelope(5, expects="0.0:train"), page="second")
+    serve(notes, envelope(6, expects="5.0:train"), page="third")
+    restored = NotebookStore(tmp_path, "run", "north", "second", history=2)
+    assert restored.open(envelope(4, expects="0.0:train", weight=1.0))[0]["page"] == "first"
+
+
 def test_what_followed_from_an_answer_that_changed_is_forgotten(tmp_path: Path) -> None:
     serve(store(tmp_path), envelope(1), page="old")
     serve(store(tmp_path), envelope(1, 1, expects="1.0:train"))

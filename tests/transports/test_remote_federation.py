@@ -36,7 +36,7 @@ from fedsift.transports.remote.introduction import (
     agree,
     unsound,
 )
-from fedsift.transports.remote.site_directory import GreetingIntervals, NodeAuthorizer, SiteDirectory
+from fedsift.transports.remote.site_directory import GreetingIntervals, NodeAuthorizer, SiteDirectory, WaitingReport
 
 SITES = ("north", "south", "west")
 
@@ -59,7 +59,7 @@ def introduction(site: str, **changes: Any) -> Introduction:
 def counts(site: str) -> Evaluated:
     """A reply that tells which site gave it."""
     one, none = torch.ones(2, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
-    return Evaluated(one, one, none, float(SITES.index(site)), 2)
+    return Evaluated(one, one, none, float(SITES.index(site)), 2, 0)
 
 
 @dataclass
@@ -401,6 +401,22 @@ def test_gathering_waits_for_named_sites_and_says_who_is_missing() -> None:
         gather(directory_of(grid), SITES, at_least=3, wait=20.0)
     assert grid.now >= 20.0
     assert gather(directory_of(grid_of("north", "south")), SITES, at_least=2, wait=20.0) == ["north", "south"]
+
+
+def test_a_site_that_only_lacks_a_pin_is_not_told_to_start_its_node() -> None:
+    grid = grid_of("north", "south")
+    grid.nodes[400] = Node("west", says=lambda encoded: None)  # its gateway lets no app in that is not pinned
+    directory = directory_of(grid)
+    directory.authorizer.site_of = {400: "west"}.get  # type: ignore[assignment]
+    heard: list[Any] = []
+    directory.waiting = WaitingReport(heard.append, lambda: grid.now)
+    with pytest.raises(QuorumError) as error:
+        gather(directory, SITES, at_least=3, wait=30.0)
+    assert "west: connected, but without an answer; let them pin this app (`fedsift flower pin`)" in str(error.value)
+    assert "Start" not in str(error.value)
+    assert heard[-2]["waiting"] == {"west": "its node is here and does not answer: has it pinned this app?"}
+    with pytest.raises(QuorumError, match=r"missing: west\. Start their nodes, then resume"):
+        gather(directory_of(grid_of("north", "south")), SITES, at_least=3, wait=30.0)
 
 
 def test_a_run_that_goes_on_waits_for_a_lost_site_only_as_long_as_the_grace() -> None:

@@ -15,9 +15,8 @@ from fedsift.api.run import Rows
 from fedsift.core.errors import DataError, RunError
 from fedsift.core.text import csv_text
 from fedsift.data.images import PictureForm, why_unreadable
-from fedsift.data.picture_files import SUFFIXES, Picture, find_pictures
+from fedsift.data.input_files import SUFFIXES, Picture, find_pictures, read_array, read_arrays
 from fedsift.data.sources.arrays import as_samples
-from fedsift.data.sources.npz import read_arrays
 from fedsift.data.sources.table import TableSource, flat_scale, numbers_in
 
 if TYPE_CHECKING:
@@ -154,7 +153,8 @@ def read_samples(
         ids, samples = _arrays(path)
         return ids, samples, []
     if path.is_file() and path.suffix.lower() in SUFFIXES:
-        pictures = [Picture(path.parent, path.name)]
+        chosen = path.resolve()  # a person named it, wherever it leads
+        pictures = [Picture(chosen.parent, chosen.name)]
     else:
         pictures = find_pictures(path)
     if not pictures:
@@ -170,10 +170,7 @@ def _numbers(path: Path, scale: Mapping[str, Any], data: Mapping[str, Any]) -> t
 
 def _arrays(path: Path) -> tuple[list[str], NDArray[Any]]:
     if path.suffix.lower() == ".npy":
-        try:
-            samples = np.load(path, allow_pickle=False)
-        except (ValueError, OSError) as error:
-            raise DataError(f"{path} cannot be read as .npy: {error}") from None
+        samples = read_array(path)
         return [str(number) for number in range(len(samples))], samples
     arrays = read_arrays(path)
     if "images" not in arrays:

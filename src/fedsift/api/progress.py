@@ -240,4 +240,6 @@ def news_of(row: Row) -> str:
     for key in ("accuracy", "bacc", "map"):
         if row.get(key) is not None:
             parts.append(f"{key} {100 * row[key]:.1f}")
+        elif row.get(f"{key}_low") is not None:
+            parts.append(f"{key} {100 * row[f'{key}_low']:.1f} to {100 * row[f'{key}_high']:.1f}")
     return "  ".join(parts)

@@ -11,7 +11,7 @@ from fedsift.api import folder
 from fedsift.core.errors import ConfigError
 from fedsift.core.numbers import duration, percent, plural, size
 from fedsift.drawing.svg import Markup, Scale, empty, join, picture, points, tag
-from fedsift.report.words import METRICS, headline
+from fedsift.report.words import INTERVAL_NOTE, METRICS, headline, interval_words
 from fedsift.runs.reading import RunData
 
 if TYPE_CHECKING:
@@ -50,6 +50,10 @@ def _lines(run: RunData) -> list[Markup]:
         (METRICS[name], f"{percent(scores.get('final'))} at the end, best {percent(scores.get('best'))}")
         for name in run.curves
         if (scores := run.summary.get(name))
+    ]
+    intervals = run.summary.get("intervals") or {}
+    lines += [
+        (METRICS[name], f"{interval_words(found)} at the end, {INTERVAL_NOTE}") for name, found in intervals.items()
     ]
     if run.found is not None:
         lines.append(("noisy sites", ", ".join(run.found) or "none"))

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 from fedsift.benchmark.eta import RunPace, TimeLeft
 from fedsift.benchmark.store import RunRecord
-from fedsift.core.errors import FedsiftError, Stopped
-from fedsift.core.process import when_parent_ends
+from fedsift.core.errors import FedsiftError, RunError, Stopped
+from fedsift.core.process import exclusive, when_parent_ends
 
 if TYPE_CHECKING:
     from fedsift.study.study import Study
@@ -40,6 +40,9 @@ takes a few."""
 RENEWED_AFTER = 600.0
 """Seconds after which a process is replaced before its next run: of two that had made two runs of 40 minutes each, the
 third took 3.0 s a round, and 2.4 s once the processes were new."""
+LOCKS = ".locks"
+"""In a folder of results: a lock for each run, against another command that works in the same folder."""
+IN_USE = "is in use by another process"
 MOST_WORKERS = 4
 """Of one run: a round of few sites has no work for more, and each takes a process's memory."""
 
@@ -206,7 +209,6 @@ def do(
 
     granted: asked after every round for the number of processes that may work on it from now on, 0 if as before.
     """
-    from fedsift.benchmark.cells import measure
     from fedsift.study.study import Study
 
     listener = _RoundListener(job, on_news, granted)
@@ -218,7 +220,7 @@ def do(
         while True:
             listener.workers = study.engine.workers
             try:
-                record = measure(study, job.folder, listener, keep=job.keep)
+                record = _measured(study, job, listener)
                 break
             except _StoppedToShare as share:
                 study = replace(study, engine=replace(study.engine, workers=share.workers))
@@ -227,7 +229,21 @@ def do(
     except Exception as error:
         return JobNews(job.number, failure=f"{type(error).__name__}: {error}")
     spent = processor_seconds(listener.workers) - began - listener.seconds
-    return JobNews(job.number, record=replace(record, seconds=round(spent, 2)), ahead=listener.ahead)
+    seconds = record.seconds or round(spent, 2)  # another process has made a record that has seconds already
+    return JobNews(job.number, record=replace(record, seconds=seconds), ahead=listener.ahead)
+
+
+def _measured(study: Study, job: TableJob, listener: _RoundListener) -> RunRecord:
+    """The run's record; another process that works in the same folder of results has it, or has made it by now."""
+    from fedsift.benchmark.cells import measure
+    from fedsift.benchmark.store import RunStore
+
+    store = job.folder.parent.parent
+    lock = store / LOCKS / job.folder.name  # not in the run's folder, which goes when the run is done
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with exclusive(lock, RunError(f"{job.folder} {IN_USE}")):
+        made = RunStore(store).read(job.folder.name)
+        return made if made is not None else measure(study, job.folder, listener, keep=job.keep)
 
 
 def processor_seconds(workers: int = 0) -> float:

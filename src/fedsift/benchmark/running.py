@@ -15,7 +15,7 @@ from fedsift.benchmark.cells import Cell, cells_of, source_digest
 from fedsift.benchmark.eta import PastRuns, last_end
 from fedsift.benchmark.figures import check_figure
 from fedsift.benchmark.outputs import write_table
-from fedsift.benchmark.pool import JobNews, TableJob, cores, do, run_jobs
+from fedsift.benchmark.pool import IN_USE, JobNews, TableJob, cores, do, run_jobs
 from fedsift.benchmark.store import RunRecord, RunStore
 from fedsift.benchmark.summary import Results, results_of
 from fedsift.benchmark.table import Table
@@ -66,7 +66,6 @@ def _there(job: TableJob, digest: str) -> JobNews:
 
 WRITE_EVERY = 20.0
 """Seconds between two writings of the table's files while runs come in."""
-IN_USE = "is in use by another process"
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,8 @@ def try_it(
     except Exception:
         say(f"logs of all programs: {trial.out / 'logs'}", stderr)
         raise
-    report = write_report(trial.run)
+    with with_status("writing the report"):
+        report = write_report(trial.run)
     if json:
         print_json({**summary, "run": trial.run, "report": report})
     else:

@@ -85,8 +85,9 @@ def verify(
     from fedsift.label_audit.ledger import LabelLedger, LedgerError
     from fedsift.label_audit.site_files import SiteFolder
 
-    ledger = LabelLedger(SiteFolder.open(folder).ledger)
-    problems = ledger.verify(head)
+    place = SiteFolder.open(folder)
+    ledger = LabelLedger(place.ledger)
+    problems = ledger.verify(*([] if head is None else [head]), *place.noted_heads())
     if problems:
         if json:
             print_json({"sound": False, "problems": problems})

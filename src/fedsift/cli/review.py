@@ -97,16 +97,21 @@ def import_verdicts(
 ) -> None:
     """Take verdicts over into the ledger; what was imported before is not taken twice."""
     from fedsift.core.numbers import plural
-    from fedsift.label_audit.ledger import LabelLedger, effective
+    from fedsift.label_audit.ledger import LabelLedger, LedgerEntry, LedgerNote, effective
     from fedsift.label_audit.verdicts import from_entries, notes, read_verdicts, superseded
     from fedsift.label_audit.writing import open_site
 
     place, audit = open_site(folder)
     said = [one for file in files for one in read_verdicts(file, audit, reader, adjudicate)]
-    ledger = LabelLedger(place.ledger)
-    known = from_entries(effective(ledger.entries()))
-    fresh, older = notes(said, audit, known), superseded(said, known)
-    ledger.append(fresh, ", ".join(sorted({one.reader for one in said})) or "nobody")
+    older = 0
+
+    def new(entries: list[LedgerEntry]) -> list[LedgerNote]:
+        nonlocal older
+        known = from_entries(effective(entries))
+        older = superseded(said, known)
+        return notes(said, audit, known)
+
+    fresh = LabelLedger(place.ledger).append(new, ", ".join(sorted({one.reader for one in said})) or "nobody")
     if json:
         print_json({"verdicts": len(said), "new": len(fresh), "superseded": older})
         return

@@ -8,9 +8,10 @@ import json
 import os
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 # Where things are kept that can be made again
 # ------------------------------------------------------------------------------
@@ -113,6 +114,43 @@ def _named(path: Path) -> Iterator[None]:
         if error.errno is None:
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+# Checksums: a disk or a copy can change a byte, and nothing may be computed from that
+# ------------------------------------------------------------------------------
+
+
+def checksum(data: bytes) -> str:
+    """32 hexadecimal digits, other ones for other bytes."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+CHECK = re.compile(rb'^(?P<body>.*?),? ?"check": ?"(?P<check>[0-9a-f]{8})"}\s*$', re.DOTALL)
+
+
+def line_with_check(values: Mapping[str, Any]) -> str:
+    """One line of JSON, without its end, whose last key is a checksum of all before it."""
+    body = json.dumps(values)[:-1]
+    return f'{body}{", " if values else ""}"check": "{_short_checksum(body.encode())}"}}'
+
+
+def read_checked_line(line: bytes) -> dict[str, Any]:
+    """What `line_with_check` wrote, without the checksum; raises ValueError for any other line."""
+    found = CHECK.match(line)
+    if found is None:
+        raise ValueError("a line without its checksum")
+    if _short_checksum(found["body"]) != found["check"].decode():
+        raise ValueError("its bytes are not those that were written")
+    values = json.loads(found["body"] + b"}")
+    return dict(values)
+
+
+def _short_checksum(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=4).hexdigest()
+
+
+# Names
+# ------------------------------------------------------------------------------
 
 
 def safe_name(site: str) -> str:

@@ -14,10 +14,11 @@ from fedsift.core.errors import ConfigError, DataError
 from fedsift.core.randomness import numpy_generator
 from fedsift.core.text import visible
 from fedsift.data.dataset import Dataset, FederatedDataset, Labels, PublicSet, Rows, SimulationTruth
+from fedsift.data.input_files import read_arrays
 from fedsift.data.noise.base import POOL, Noise, NoiseInput, NoisyLabels, noises
 from fedsift.data.partitions.base import Partition, Placement, Pool, partitions
 from fedsift.data.sources.base import Source, channel_statistics
-from fedsift.data.sources.npz import as_samples, read_arrays
+from fedsift.data.sources.npz import as_samples
 from fedsift.data.splits import split
 
 HELD_OUT = 0.2

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedsift.core.errors import ConfigError, DataError
-from fedsift.core.text import csv_text, visible
+from fedsift.core.text import visible
+from fedsift.data.input_files import read_file
 
 Table = dict[str, list[str]]
 
@@ -47,11 +48,13 @@ def read_table(path: Path, delimiter: str = ",", encoding: str = "utf-8") -> Tab
 
 def _text(path: Path, encoding: str) -> str:
     try:
-        data = path.read_bytes()
+        data = read_file(path)
     except FileNotFoundError:
         raise DataError(f"there is no table {path}") from None
     except IsADirectoryError:
         raise DataError(f"{path} is a folder, not a table") from None
+    except DataError as error:
+        raise DataError(f"{path} cannot be read as a table: {error}") from None
     for mark, name in MARKS.items():
         if data.startswith(mark) and encoding in ("utf-8", "utf-8-sig"):
             looks = f'it looks like {name}: set encoding = "{name}"' if name else "it looks like a spreadsheet"
@@ -105,8 +108,3 @@ def column(table: Table, name: str, where: Path) -> list[str]:
     close = difflib.get_close_matches(name, list(table), n=1)
     hint = f"did you mean '{visible(close[0])}'?" if close else f"it has {', '.join(map(visible, table))}"
     raise DataError(f"{where} has no column '{name}': {hint}")
-
-
-def write_table(path: Path, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A CSV file; text that a spreadsheet would compute is made harmless."""
-    path.write_text(csv_text(columns, rows), "utf-8", newline="")

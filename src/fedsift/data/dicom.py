@@ -16,8 +16,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedsift.core.errors import ConfigError, DataError
-from fedsift.data.picture_files import MAX_PIXELS, Picture, is_dicom, too_large
+from fedsift.data.input_files import MAX_PIXELS, Picture, is_dicom, too_large
 
+DEFLATED = b"1.2.840.10008.1.2.1.99"
+HEAD = 4096
+"""Bytes in which a file names its transfer syntax."""
 GREY = ("MONOCHROME1", "MONOCHROME2")
 
 
@@ -33,6 +36,8 @@ def pydicom() -> Any:
 def decode_dicom(data: bytes) -> Image.Image:
     """One single-frame DICOM file as a grey or RGB picture of 8 bits."""
     library = pydicom()
+    if DEFLATED in data[:HEAD]:
+        raise DataError("a deflated DICOM file, whose size is not known before it is unpacked: save it as another kind")
     try:
         header = library.dcmread(io.BytesIO(data), force=False)
     except library.errors.InvalidDicomError:
@@ -42,6 +47,8 @@ def decode_dicom(data: bytes) -> Image.Image:
     frames = int(header.get("NumberOfFrames") or 1)
     if frames > 1:
         raise DataError(f"{frames} frames in one DICOM file: save each as a file of its own")
+    if int(header.get("SamplesPerPixel") or 1) > len("RGBA"):
+        raise DataError(f"a DICOM picture of {header.SamplesPerPixel} channels")
     if int(header.Rows) * int(header.Columns) > MAX_PIXELS:
         raise DataError(too_large(int(header.Columns), int(header.Rows)))
     kind = str(header.get("PhotometricInterpretation", ""))

@@ -19,6 +19,7 @@ from fedsift.data.build import check_dataset
 from fedsift.data.csv_tables import MISSING
 from fedsift.data.dataset import Dataset
 from fedsift.data.images import DARK, load_pictures
+from fedsift.data.input_files import open_regular
 from fedsift.data.label_space import similar_names
 from fedsift.data.sources.base import Source
 from fedsift.data.sources.folder import FolderSource, SitesSource, site_folders
@@ -400,7 +401,7 @@ def kind_at(path: Path) -> type[Npz] | type[TableSource] | type[FolderSource]:
 
 def names_pictures(path: Path) -> bool:
     """Whether a table has a column with the paths of pictures, and so no numbers to learn from."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         header = file.readline(65536).decode("utf-8", "replace")
     return "path" in (name.strip(' "\ufeff\r\n').lower() for name in re.split(r"[,;\t|]", header))
 

@@ -25,7 +25,7 @@ from fedsift.core.files import cache_root
 from fedsift.core.text import visible
 from fedsift.data.dataset import Rows
 from fedsift.data.dicom import decode_dicom, pydicom
-from fedsift.data.picture_files import (
+from fedsift.data.input_files import (
     MAX_PIXELS,
     Picture,
     PictureFinder,
@@ -35,10 +35,16 @@ from fedsift.data.picture_files import (
     too_large,
 )
 
-FORMAT = 2
+FORMAT = 3
 """Part of every cache key: raise it when decoding changes."""
 CHUNK = 1024
 
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP")
+"""What is decoded, whatever a file is called. Others run programs, as PostScript does Ghostscript, or are rare."""
+MAX_SCANS = 100
+"""A progressive JPEG with more is not decoded: each costs as much as a whole picture, and usual ones have ten."""
+SCAN = b"\xff\xda"
+"""Begins a scan, and stands nowhere in one."""
 DARK = 16
 """A 16-bit picture whose brightest value is below this share (1/16) of its range would be almost black."""
 
@@ -102,9 +108,11 @@ def _decode(data: bytes, form: PictureForm) -> tuple[NDArray[np.uint8], bool]:
     if data[128:132] == b"DICM":
         picture = decode_dicom(data).convert(mode)
     else:
-        with Image.open(io.BytesIO(data)) as opened:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
             if opened.width * opened.height > MAX_PIXELS:
                 raise DataError(too_large(opened.width, opened.height))
+            if opened.format in ("JPEG", "MPO") and data.count(SCAN) > MAX_SCANS:
+                raise DataError(f"a JPEG of {data.count(SCAN)} scans, {MAX_SCANS} are decoded: save it anew")
             # A JPEG can be decoded at a half or a quarter of its size for much less work.
             opened.draft(mode, (2 * form.size, 2 * form.size))
             picture = opened

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from fedsift.core.errors import DataError
-from fedsift.core.text import uncell
-from fedsift.data.csv_tables import write_table
+from fedsift.core.text import csv_text, uncell
 from fedsift.data.dataset import FederatedDataset, Labels, Rows
 
 
@@ -48,9 +47,9 @@ class TruthLedger:
     def __iter__(self) -> Iterator[LabelChange]:
         return iter(self.changes)
 
-    def save(self, path: Path) -> None:
+    def text(self) -> str:
         """As CSV with a header."""
-        write_table(path, [field.name for field in fields(LabelChange)], [astuple(change) for change in self.changes])
+        return csv_text([field.name for field in fields(LabelChange)], [astuple(change) for change in self.changes])
 
     @classmethod
     def load(cls, path: Path) -> TruthLedger:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -30,7 +30,7 @@ from fedsift.deploy.coordinator.starting import LINK_FILE, POLL, SuperLinkAddres
 from fedsift.deploy.flower_commands import free_port
 from fedsift.deploy.site.consent import app_fingerprint, pin
 from fedsift.deploy.site.site_file_head import read_head
-from fedsift.deploy.waiting import Say, StatusLine
+from fedsift.deploy.waiting import Say, StatusLine, meanwhile
 from fedsift.runs.folder import FEDERATION, WAITING, RunFolder
 from fedsift.runtime.loop import Listener
 from fedsift.study.study import Study
@@ -201,7 +201,7 @@ def try_consortium(
     trial: ConsortiumTrial, listen: Listener | None = None, say: Say = lambda words: None
 ) -> dict[str, Any]:
     """Start everything, run the study to its end, end everything; returns the summary."""
-    with _running(trial):
+    with _running(trial, say):
         say(f"starting the SuperLink on {trial.address} and {len(trial.sites)} sites")
         link = _launched(trial, say)
         address, ca = (trial.address, None) if link is None else (link.address, Path(link.ca))
@@ -243,18 +243,26 @@ def _launched(trial: ConsortiumTrial, say: Say) -> SuperLinkAddress | None:
 
 
 @contextmanager
-def _running(trial: ConsortiumTrial) -> Iterator[None]:
-    """End every program that the trial started, and whatever these started, by their process ids."""
+def _running(trial: ConsortiumTrial, say: Say) -> Iterator[None]:
+    """End every program that the trial started, and whatever these started, by their process ids.
+
+    All sites are asked to end at a time, and then waited for one after the other: each takes some seconds.
+    """
     try:
         yield
     finally:
-        for member in reversed(trial.members):
-            end_family(member.process)
+        with meanwhile("ending the programs of the trial", say):
+            families = {member.name: family(member.process.pid) for member in trial.members}
+            for member in trial.members:
+                if member.name in trial.sites and member.process.poll() is None:
+                    member.process.terminate()
+            for member in reversed(trial.members):
+                end_family(member.process, families[member.name])
 
 
-def end_family(process: subprocess.Popen[bytes]) -> None:
-    """A process that leads a session, its session, and descendants that have left it."""
-    descendants = family(process.pid) if process.poll() is None else []
+def end_family(process: subprocess.Popen[bytes], known: Sequence[int] = ()) -> None:
+    """A process that leads a session, its session, and descendants that have left it; `known`: some of these."""
+    descendants = [*known, *(family(process.pid) if process.poll() is None else [])]
     end_session(process)
     for pid in descendants:
         for member in {pid, *session_members(pid)}:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedsift.core.errors import ConfigError, DataError
+from fedsift.formulas.metrics import accuracy, balanced_accuracy, mean_of_defined, recall_per_class
 
 Counts = NDArray[np.int64]
 
@@ -107,6 +108,101 @@ def lumped_counts(
     hits, sizes = np.where(_few(hits, min_count), _nearest(hits, min_count), hits), sizes.copy()
     hits[small], sizes[small] = 0, 0
     return hits, sizes, rest
+
+
+@dataclass(frozen=True)
+class RightBounds:
+    """Between which numbers of right samples the true ones lie, summed over sites."""
+
+    low: Counts
+    high: Counts
+    total: Counts
+    """`[K]`, or `[K, 2]` without and with the class: right ones of at least `low`, at most `high`, and all."""
+    lumped_low: Counts
+    lumped_high: Counts
+    lumped: Counts
+    """`[K]`: the same for the lumps that a class may be part of."""
+    rest: tuple[int, int, int]
+    """The same for all lumps together."""
+
+    def __add__(self, other: RightBounds) -> RightBounds:
+        low, high, all_of = (a + b for a, b in zip(self.rest, other.rest))
+        return RightBounds(
+            self.low + other.low,
+            self.high + other.high,
+            self.total + other.total,
+            self.lumped_low + other.lumped_low,
+            self.lumped_high + other.lumped_high,
+            self.lumped + other.lumped,
+            (low, high, all_of),
+        )
+
+    @property
+    def accuracy(self) -> tuple[float, float]:
+        """The share of right ones among all lies between these; NaN without samples."""
+        low, high, all_of = self.rest
+        total = self.total.sum() + all_of
+        return accuracy(self.low.sum() + low, total), accuracy(self.high.sum() + high, total)
+
+    @property
+    def recall(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Between which the share of right ones of each class lies; NaN for a class without samples.
+
+        Any part of a lump may be of the class: at worst its wrong ones, at best its right ones.
+        """
+        extra = (self.lumped_high, self.lumped - self.lumped_low)
+        best, wrong = (e if self.total.ndim == 1 else e[:, None] for e in extra)
+        some = (self.total > 0) | ((self.lumped if self.total.ndim == 1 else self.lumped[:, None]) > 0)
+        low, high = (
+            recall_per_class(self.low, self.total + wrong),
+            recall_per_class(self.high + best, self.total + best),
+        )
+        # a class of which nothing but a lump of right ones is known has only right ones, if any; or only wrong ones
+        return np.where(some & np.isnan(low), 1.0, low), np.where(some & np.isnan(high), 0.0, high)
+
+    @property
+    def balanced(self) -> tuple[float, float]:
+        """Between which the mean recall over the classes with samples lies; NaN without samples.
+
+        With two sides a class counts by the mean of its sides' recalls, if it has both. A class that was only ever
+        lumped may have no sample: it counts where that widens the interval.
+        """
+        low, high = self.recall
+        sure = np.asarray(self.total > 0)
+        if self.total.ndim == 2:
+            low, high, sure = low.mean(1), high.mean(1), np.asarray(sure.all(1))
+        perhaps = ~sure & (self.lumped > 0)
+        if self.total.ndim == 1 and not self.lumped.any():
+            return balanced_accuracy(self.low, self.total), balanced_accuracy(self.high, self.total)
+        if not perhaps.any():
+            return mean_of_defined(low), mean_of_defined(high)
+        lowest = _mean_with(low[sure], np.sort(low[perhaps]), np.less)
+        return lowest, _mean_with(high[sure], np.sort(high[perhaps])[::-1], np.greater)
+
+
+def _mean_with(sure: NDArray[np.float64], perhaps: NDArray[np.float64], better: np.ufunc) -> float:
+    """The extreme mean of `sure` and as many of `perhaps`, in order, as move it on."""
+    values = list(sure) or [perhaps[0]]
+    for value in perhaps[0 if len(sure) else 1 :]:
+        if not better(value, np.mean(values)):
+            break
+        values.append(value)
+    return float(np.mean(values))
+
+
+def right_bounds(right: ArrayLike, total: ArrayLike, rest: ArrayLike, min_count: int) -> RightBounds:
+    """What `lumped_counts` may have been given where it gave these, by the same minimum count."""
+    hits, sizes = np.asarray(right, np.int64), np.asarray(total, np.int64)
+    (hit, all_of) = (int(number) for number in np.asarray(rest))
+    down, up = (0, 0) if min_count < 2 else (min_count // 2, min_count - min_count // 2 - 1)
+    rounded = (hits == 0) | (hits == min_count) if min_count > 1 else np.zeros(hits.shape, np.bool_)
+    low = np.where(rounded, hits - down, hits).clip(0)
+    # what was rounded to the minimum count was below it, or it
+    high = np.where(rounded & (hits == 0), up, hits).clip(max=sizes)
+    lump = (max(0, hit - down), min(all_of, hit + up), all_of)
+    within = (sizes.reshape(len(sizes), -1).sum(1) == 0) & (all_of > 0)
+    lumped_low, lumped_high, lumped = (np.where(within, number, 0) for number in lump)
+    return RightBounds(low, high, sizes, lumped_low, lumped_high, lumped, lump)
 
 
 def _lumped_classes(totals: Counts, min_count: int) -> NDArray[np.bool_]:

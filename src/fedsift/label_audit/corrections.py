@@ -26,6 +26,7 @@ from fedsift.label_audit.ledger import (
     LabelLedger,
     LedgerEntry,
     LedgerNote,
+    Notes,
     effective,
 )
 from fedsift.label_audit.original_table import LabelCorrection, corrected_path, rendered
@@ -98,19 +99,23 @@ def apply(
 ) -> AppliedCorrections:
     """Decide, write the decisions down, and write the corrected table beside the original."""
     source = _origin(audit, origin)
-    ledger = LabelLedger(folder.ledger)
-    entries = ledger.entries()
-    verdicts = from_entries(effective(entries))
-    wanted = decisions(audit, verdicts, by, threshold, test=test)
-    everything = wanted if test else decisions(audit, verdicts, by, threshold, test=True)
-    holding = holding_changes(entries)
-    notes = [
-        _change(audit, name, labels, why)
-        for name, (labels, why) in wanted.items()
-        if _new(audit, holding, name, labels)
-    ]
+    left_out = 0
+
+    def notes(entries: list[LedgerEntry]) -> list[LedgerNote]:
+        nonlocal left_out
+        verdicts = from_entries(effective(entries))
+        wanted = decisions(audit, verdicts, by, threshold, test=test)
+        everything = wanted if test else decisions(audit, verdicts, by, threshold, test=True)
+        left_out = len(everything) - len(wanted)
+        holding = holding_changes(entries)
+        return [
+            _change(audit, name, labels, why)
+            for name, (labels, why) in wanted.items()
+            if _new(audit, holding, name, labels)
+        ]
+
     done = _noted(folder, audit, source, notes, who, out)
-    return replace(done, test_left_out=len(everything) - len(wanted))
+    return replace(done, test_left_out=left_out)
 
 
 def undo(
@@ -135,7 +140,7 @@ def _noted(
     folder: SiteFolder,
     audit: SiteAudit,
     origin: LabelOrigin,
-    notes: Sequence[LedgerNote],
+    notes: Notes,
     who: str,
     out: Path | None,
 ) -> AppliedCorrections:
@@ -391,6 +396,6 @@ def _from_run(run: Path, site: str, name: str) -> list[str]:
         known = Truth.load(truth)
         kept = tuple(change for change in known if (change.site, change.sample) != (site, name))
         if len(kept) < len(known):
-            Truth(kept).save(truth)
+            RunFolder(run).write_text(truth.name, Truth(kept).text())
             changed.append(str(truth))
     return changed

@@ -4,8 +4,9 @@
 
 The chain holds the body's hash instead of the body, so a user's entries can be forgotten (body and salt deleted) and
 the rest still verifies; the salt keeps a forgotten body from being guessed. Beside the ledger, `ledger.head` says how
-many lines there are and the last hash, so that lines cut off at the end are missed. A user who may write both
-files can rewrite history: note the head elsewhere (`fedsift labels verify` prints it) where that matters.
+many lines there are and the last hash, so that lines cut off at the end are missed. It is there before the first line
+is, so a ledger without it was cut, and the site's `summary.json` holds the head of its last writing. A user who may
+write all of them can rewrite history: note the head elsewhere (`fedsift labels verify` prints it) where that matters.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ class LedgerNote:
     body: Mapping[str, Any]
 
 
+Notes = Iterable[LedgerNote] | Callable[[list[LedgerEntry]], Iterable[LedgerNote]]
+"""Notes, or what makes them from the entries that are there: no other process writes in between."""
 Around = Callable[[list[LedgerEntry]], AbstractContextManager[None]]
 
 
@@ -80,7 +83,7 @@ class LabelLedger:
     def head_file(self) -> Path:
         return self.path.with_name(f"{self.path.stem}.head")
 
-    def append(self, notes: Iterable[LedgerNote], who: str, around: Around | None = None) -> list[LedgerEntry]:
+    def append(self, notes: Notes, who: str, around: Around | None = None) -> list[LedgerEntry]:
         """Write the notes, all or none; returns their entries.
 
         around: what must go with them, made from all entries, the new ones last: nothing is written if it cannot be
@@ -88,7 +91,7 @@ class LabelLedger:
         """
         with self._locked():
             entries = self._sound()
-            new = self._chain(entries, notes, who)
+            new = self._chain(entries, notes(entries) if callable(notes) else notes, who)
             with nullcontext() if around is None else around([*entries, *new]):
                 self._append(new)
             return new
@@ -102,14 +105,15 @@ class LabelLedger:
         entries = self._sound()
         return len(entries), entries[-1].hash if entries else START
 
-    def verify(self, head: str | None = None) -> list[str]:
-        """What is wrong with the ledger, in words; empty when it is as it was written. head: a hash noted earlier."""
+    def verify(self, *heads: str) -> list[str]:
+        """What is wrong with the ledger, in words; empty when it is as it was written. heads: hashes noted earlier."""
         entries, problems, _ = self._read()
-        if problems:
-            return problems
-        if head is not None and head not in {START, *(entry.hash for entry in entries)}:
-            return [f"the hash {head[:12]}… that was noted earlier is not in the ledger: it was rewritten or cut"]
-        return []
+        known = {START, *(entry.hash for entry in entries)}
+        return problems or [
+            f"the hash {head[:12]}… that was noted earlier is not in the ledger: it was rewritten or cut"
+            for head in heads
+            if head not in known
+        ]
 
     def forget(self, name: str, who: str, details: Mapping[str, Any]) -> LedgerEntry:
         """Delete the bodies of a sample's entries and leave a tombstone that names their numbers only."""
@@ -120,9 +124,11 @@ class LabelLedger:
             body = {**details, "entries": numbers, "salt": salt, "mark": _mark(salt, name)}
             [tombstone] = self._chain(entries, [LedgerNote(FORGET, body)], who)
             kept = [_emptied(entry) if entry.n in set(numbers) else entry for entry in entries]
+            if not self.head_file.is_file():
+                self._write_head(0, START)
             # The rewritten file appears at once with its tombstone: there is no moment without either.
             write_private(self.path, "".join(_line(entry) for entry in (*kept, tombstone)))
-            self._write_head(tombstone)
+            self._write_head(tombstone.n, tombstone.hash)
             return tombstone
 
     # Reading -------------------------------------------------------------------------------------------------------
@@ -136,6 +142,8 @@ class LabelLedger:
     def _read(self) -> tuple[list[LedgerEntry], list[str], int]:
         """The entries, what is wrong, and the length in bytes of the whole lines."""
         data = self.path.read_bytes() if self.path.is_file() else b""
+        if data and not self.head_file.is_file():
+            return [], [f"{self.head_file.name} is missing, so lines may have been cut off: restore both files"], 0
         count, last = self._read_head()
         whole, _, rest = data.rpartition(b"\n")
         lines = whole.split(b"\n") if whole else []
@@ -176,6 +184,8 @@ class LabelLedger:
         if not new:
             return
         _, _, length = self._read()
+        if not self.head_file.is_file():
+            self._write_head(0, START)  # before the first line
         handle = os.open(self.path, os.O_CREAT | os.O_RDWR, PRIVATE_FILE)
         try:
             with os.fdopen(handle, "r+b") as file:
@@ -184,7 +194,7 @@ class LabelLedger:
                 file.write("".join(_line(entry) for entry in new).encode("utf-8"))
                 file.flush()
                 os.fsync(file.fileno())
-            self._write_head(new[-1])
+            self._write_head(new[-1].n, new[-1].hash)
         except BaseException:
             if self._read_head()[0] < new[0].n:  # lines that the head does not know are taken back
                 os.truncate(self.path, length)
@@ -206,8 +216,8 @@ class LabelLedger:
             previous = chained
         return new
 
-    def _write_head(self, entry: LedgerEntry) -> None:
-        write_private(self.head_file, json.dumps({"lines": entry.n, "hash": entry.hash}) + "\n")
+    def _write_head(self, lines: int, last: str) -> None:
+        write_private(self.head_file, json.dumps({"lines": lines, "hash": last}) + "\n")
 
 
 def _hash(value: Any) -> str:

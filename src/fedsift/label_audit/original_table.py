@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from fedsift.core.errors import DataError
 from fedsift.data.csv_tables import column
-from fedsift.data.picture_files import find_pictures
+from fedsift.data.input_files import find_pictures, read_arrays
 from fedsift.data.sources.base import Source
 from fedsift.data.sources.folder import FolderSource, SitesSource
 from fedsift.data.sources.listing import ListedSource, folder_table
-from fedsift.data.sources.npz import Npz, read_arrays
+from fedsift.data.sources.npz import Npz
 from fedsift.label_audit.site_audit import LabelOrigin
 
 PROVENANCE = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +64,13 @@ class SiteFolder:
     @property
     def summary(self) -> Path:
         return self.path / "summary.json"
+
+    def noted_heads(self) -> list[str]:
+        """The last hash of the ledger as the summary noted it; none where there is no summary to be read."""
+        try:
+            return [str(json.loads(self.summary.read_text("utf-8"))["ledger"]["hash"])]
+        except (OSError, ValueError, KeyError, TypeError):
+            return []
 
     @property
     def release(self) -> Path:

@@ -6,7 +6,7 @@ import hashlib
 import io
 import json
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from fedsift.detection.label_thresholds import BLIND
 from fedsift.label_audit import label_table as table
 from fedsift.label_audit.consortium import release
 from fedsift.label_audit.exports import write_review
-from fedsift.label_audit.ledger import FINDING, ForgottenEntry, LabelLedger, LedgerNote
+from fedsift.label_audit.ledger import FINDING, ForgottenEntry, LabelLedger, LedgerEntry, LedgerNote
 from fedsift.label_audit.page import render, shown_rows
 from fedsift.label_audit.recalibration import recalibrate
 from fedsift.label_audit.results import COPY
@@ -69,8 +69,8 @@ def write_site(
     chosen = plan or _kept_plan(folder, audit) or draw_plan(audit)
     write_private(folder.findings, to_bytes(audit))
     keep_thumbnails(folder, audit, chosen, thumbnails)
+    ledger.append(lambda entries: _new_findings(audit, entries), who)
     write_tables(folder, audit)
-    ledger.append(_new_findings(audit, ledger), who)
     write_queue(folder, audit, chosen)
     return folder
 
@@ -82,7 +82,9 @@ def write_tables(folder: SiteFolder, audit: SiteAudit) -> None:
         write_private(folder.test_labels, table.labels_csv(audit, table.of_split(audit, test=True)))
     else:
         folder.test_labels.unlink(missing_ok=True)
-    write_private(folder.summary, json.dumps(plain(summary(audit)), indent=2) + "\n")
+    lines, last = LabelLedger(folder.ledger).head()
+    anchored = {**summary(audit), "ledger": {"lines": lines, "hash": last}}
+    write_private(folder.summary, json.dumps(plain(anchored), indent=2) + "\n")
     # What was released stays so: the difference of two releases would disclose what a few verdicts changed.
     write_private(folder.release, json.dumps(plain(release(audit.as_made)), indent=2) + "\n")
 
@@ -127,8 +129,8 @@ def _kept_plan(folder: SiteFolder, audit: SiteAudit) -> ReviewPlan | None:
     return kept if kept.fingerprint == audit.as_made.fingerprint() else None
 
 
-def _new_findings(audit: SiteAudit, ledger: LabelLedger) -> list[LedgerNote]:
-    known = {entry.id: entry.body for entry in ledger.entries() if entry.kind == FINDING and entry.body}
+def _new_findings(audit: SiteAudit, entries: Sequence[LedgerEntry]) -> list[LedgerNote]:
+    known = {entry.id: entry.body for entry in entries if entry.kind == FINDING and entry.body}
     notes = []
     for k in audit.worst_first():
         if not audit.flagged[k]:

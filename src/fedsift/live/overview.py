@@ -9,7 +9,7 @@ from typing import Any
 
 from fedsift.core.errors import RunError
 from fedsift.core.numbers import percent
-from fedsift.runs.events import EVENTS, Ended, RoundDone, StampedEvent, Started, stamped
+from fedsift.runs.events import EVENTS, FAILED, Ended, RoundDone, StampedEvent, Started, stamped
 from fedsift.runs.folder import FAILURE, PLAN, STOP, SUMMARY, RunFolder
 from fedsift.runs.reading import CURVES, RunState, state_of
 
@@ -88,8 +88,11 @@ def glance(folder: RunFolder) -> RunOverview:
         ended = None
     last_at = moments[-1].at if moments else _stamp(folder.study_file)[0] / 1e9
     state: RunState = state_of(folder, started[1] if started else None, ended[1] if ended else None, last_at)
-    plan = _table(folder, PLAN)
     event = done[1] if done else None
+    try:
+        plan, score = _table(folder, PLAN), _score(event, folder)
+    except RunError as error:
+        plan, score, state = {}, "", RunState(FAILED, str(error))
     return RunOverview(
         name=folder.id,
         method=str(plan.get("method") or (started[1].method if started else "")),
@@ -99,7 +102,7 @@ def glance(folder: RunFolder) -> RunOverview:
         round=event.round if event else _rounds_in(folder),
         of=int(plan.get("rounds") or 0) if isinstance(plan.get("rounds"), int) else 0,
         sites=len(started[1].sites) if started else 0,
-        score=_score(event, folder),
+        score=score,
         at=last_at,
     )
 

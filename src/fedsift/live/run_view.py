@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from fedsift.core.errors import RunError
 from fedsift.core.numbers import plain, plural
 from fedsift.core.text import short
 from fedsift.live.actions import with_resumed
@@ -83,10 +84,13 @@ class RunView:
         self._task: asyncio.Task[None] | None = None
         self._sent: tuple[Any, ...] = ()
         self._looked = 0.0
+        self._damage = ""
+        """Which file of the folder is not as the run wrote it, and what to do."""
 
     async def messages(self) -> AsyncIterator[str]:
         """First everything so far, then what is new, until the reader goes away; empty ones keep the line open."""
         await self._catch_up()
+        self._damage = await asyncio.to_thread(damage_of, self.folder)
         queue: asyncio.Queue[str] = asyncio.Queue(SLOWEST)
         self._publish()  # those who are here get what is new; who comes now gets it with all the rest
         queue.put_nowait(self._message(self.story.snapshot(time.time())))
@@ -139,6 +143,8 @@ class RunView:
 
     def _state(self, now: float) -> RunState:
         story = self.story
+        if self._damage:
+            return RunState(FAILED, self._damage)
         return with_resumed(self.folder, state_of(self.folder, story.started, story.ended, story.last_at, now))
 
     def _message(self, view: dict[str, Any]) -> str:
@@ -157,6 +163,17 @@ class RunView:
             return json.dumps(view, separators=(",", ":"), allow_nan=False)
         except ValueError:  # a foreign file may hold what is no number
             return json.dumps(plain(view), separators=(",", ":"))
+
+
+def damage_of(folder: RunFolder) -> str:
+    """What is wrong with the files of a run that no process is writing; "" when nothing is."""
+    if folder.in_use:
+        return ""
+    try:
+        folder.verify()
+    except RunError as error:
+        return str(error)
+    return ""
 
 
 # One site of a run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
     from fedsift.live.app import LiveApp
 
 PORT = 8700
+MOST_CONNECTIONS = 200
+REQUEST_WITHIN = 10.0
+"""Seconds in which a client must have sent a whole request."""
+READ_WITHIN = 30.0
+"""Seconds after which a client that does not read what is sent to it is cut off."""
 TRIED = 50
 """Ports tried from the usual one on, when none is named."""
 
@@ -122,6 +128,64 @@ def _listening(host: str, port: int | None) -> Iterator[socket.socket]:
     raise ConfigError(f"nothing can listen on {host}:{wanted[0]} ({words}): name another --port, 0 for a free one")
 
 
+def _connections() -> Any:
+    """Uvicorn's connection to one client, with limits: it has none of its own for a request that never ends.
+
+    A request that is not whole in time, and a client that does not read, is cut off. When there is no room for another
+    client, the one that has been silent or incomplete for longest makes room: a browser's request takes a moment only.
+    """
+    import h11
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class LimitedConnection(H11Protocol):
+        begun: float | None = None
+        """Since when the client has not sent its whole request; None once it has."""
+        stuck: float | None = None
+        """Since when it has not read what was sent to it."""
+
+        def connection_made(self, transport: Any) -> None:
+            others: set[Any] = self.connections
+            waiting = [each for each in others if each.begun is not None]
+            if len(self.connections) >= MOST_CONNECTIONS and not waiting:
+                transport.abort()
+                return
+            if len(self.connections) >= MOST_CONNECTIONS:
+                min(waiting, key=lambda each: each.begun).cut()
+            super().connection_made(transport)
+            self.begun = time.monotonic()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            if self.flow is not None:  # else it was refused at once
+                super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            if self.begun is None:
+                self.begun = time.monotonic()
+            super().data_received(data)
+            if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+                self.begun = None
+
+        def pause_writing(self) -> None:
+            self.stuck = time.monotonic()
+            super().pause_writing()
+
+        def resume_writing(self) -> None:
+            self.stuck = None
+            super().resume_writing()
+
+        def check(self, now: float) -> None:
+            late = self.begun is not None and now - self.begun > REQUEST_WITHIN
+            if late or (self.stuck is not None and now - self.stuck > READ_WITHIN):
+                self.cut()
+
+        def cut(self) -> None:
+            self.begun = self.stuck = None
+            self.connections.discard(self)
+            self.transport.abort()
+
+    return LimitedConnection
+
+
 def _serve(app: Any, listener: socket.socket, ready: Callable[[], None], parent: int) -> None:
     import uvicorn
 
@@ -130,6 +194,14 @@ def _serve(app: Any, listener: socket.socket, ready: Callable[[], None], parent:
             await super().startup(sockets)
             if self.started:
                 ready()
+
+        async def on_tick(self, counter: int) -> bool:
+            if counter % 10 == 0:  # of ten a second
+                now = time.monotonic()
+                connections: list[Any] = list(self.server_state.connections)
+                for each in connections:
+                    each.check(now)
+            return await super().on_tick(counter)
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             app.closing.set()
@@ -145,14 +217,13 @@ def _serve(app: Any, listener: socket.socket, ready: Callable[[], None], parent:
         access_log=False,
         lifespan="off",
         ws="none",
-        http="h11",
+        http=_connections(),
         loop="asyncio",
         server_header=False,
         date_header=False,
         proxy_headers=False,
         timeout_keep_alive=10,
         timeout_graceful_shutdown=2,
-        limit_concurrency=200,
         h11_max_incomplete_event_size=32_768,
     )
     server = Server(config)

@@ -50,8 +50,10 @@ def curve_figure(
     title: str, series: Sequence[CurveSeries], spans: Sequence[StageSpan], *, share: bool = True
 ) -> Markup:
     """A line for each series. `share`: the values are shares of one and read as per cent."""
-    drawn = [one for one in series if one.values]
-    rounds = [r for one in drawn for r, _ in one.values] + [r for span in spans for r in (span.first, span.last)]
+    drawn = [one for one in series if one.values or one.band]
+    rounds = [r for one in drawn for r, *_ in (*one.values, *one.band)] + [
+        r for span in spans for r in (span.first, span.last)
+    ]
     values = [v for one in drawn for _, v in one.values]
     values += [v for one in drawn for _, low, high in one.band for v in (low, high)]
     marks = _value_ticks(min(values), max(values), share)
@@ -147,8 +149,21 @@ def _band(one: CurveSeries, number: int, across: Scale, up: Scale) -> Markup:
     return empty("polygon", points=edge, class_=f"spread s{number % SERIES}")
 
 
-def class_figure(title: str, classes: Sequence[str], series: Sequence[tuple[str, Sequence[float | None]]]) -> Markup:
-    """One value in 0..1 for each class and run, on a common scale; a class without a value is hatched."""
+@dataclass(frozen=True)
+class ClassSeries:
+    """A named value for each class; `ranges` has from where to where one lies that is not known."""
+
+    name: str
+    values: Sequence[float | None]
+    ranges: Sequence[tuple[float, float] | None] = ()
+
+    def range(self, k: int) -> tuple[float, float] | None:
+        return self.ranges[k] if k < len(self.ranges) else None
+
+
+def class_figure(title: str, classes: Sequence[str], series: Sequence[ClassSeries]) -> Markup:
+    """One value in 0..1 for each class and run, on a common scale; a bar where only a range is known, hatched where
+    there is neither."""
     width = HALF if len(classes) <= MANY_CLASSES else FULL
     left, right, top, plot = 48.0, 8.0, 10.0, 190.0
     step = (width - left - right) / len(classes)
@@ -161,21 +176,34 @@ def class_figure(title: str, classes: Sequence[str], series: Sequence[tuple[str,
             label(left - 6, up(mark) + 4, f"{mark:.0%}", "end"),
         ]
     gap = min(9.0, step / (len(series) + 1))
-    for number, (_, values) in enumerate(series):
-        for k, value in enumerate(values[: len(classes)]):
+    radius = min(4.5, max(1.6, 0.36 * gap if len(series) > 1 else step / 3))
+    for number, one in enumerate(series):
+        for k, value in enumerate(one.values[: len(classes)]):
             x = left + (k + 0.5) * step + (number - (len(series) - 1) / 2) * gap
-            parts.append(
-                _lollipop(x, value, up, number, min(4.5, max(1.6, 0.36 * gap if len(series) > 1 else step / 3)))
-            )
+            known = one.range(k)
+            if value is None and known is not None:
+                parts.append(_bar(x, known, up, number, radius))
+            else:
+                parts.append(_lollipop(x, value, up, number, radius))
     body = picture(width, top + plot + foot, title, join(parts), upright)
     hover = {
         "kind": "classes",
         "left": left,
         "step": step,
         "names": list(classes),
-        "series": [[name, [None if v is None else round(v, 4) for v in values]] for name, values in series],
+        "series": [[one.name, [None if v is None else round(v, 4) for v in one.values]] for one in series],
+        "ranges": [
+            [None if (known := one.range(k)) is None else [round(end, 4) for end in known] for k in range(len(classes))]
+            for one in series
+        ],
     }
     return tag("div", body, data_script(hover), class_="plot")
+
+
+def _bar(x: float, known: tuple[float, float], up: Scale, number: int, radius: float) -> Markup:
+    low, high = known
+    height = max(1.0, up(low) - up(high))
+    return empty("rect", x=x - radius, y=up(high), width=2 * radius, height=height, class_=f"spread s{number % SERIES}")
 
 
 def _lollipop(x: float, value: float | None, up: Scale, number: int, radius: float) -> Markup:

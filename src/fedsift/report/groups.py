@@ -45,6 +45,14 @@ class SeedGroup:
                 by_round.setdefault(number, []).append(value)
         return [(number, *_middle(values)) for number, values in sorted(by_round.items())]
 
+    def band(self, name: str) -> list[tuple[int, float, float]]:
+        """(round, lowest, highest) of a score of which only intervals are known, over the runs."""
+        by_round: dict[int, list[float]] = {}
+        for run in self.runs:
+            for number, low, high in run.band(name):
+                by_round.setdefault(number, []).extend((low, high))
+        return [(number, min(values), max(values)) for number, values in sorted(by_round.items())]
+
 
 @dataclass(frozen=True)
 class SeedSpread:

@@ -14,7 +14,15 @@ from fedsift.drawing import page_style, saving_script
 from fedsift.drawing.svg import Markup, document, join, tag
 from fedsift.report.sections import classes, comparison, curves, lanes, noisy_sites, notes, site_list, study
 from fedsift.report.tables import disclosure_table, refusals_table, stages_table
-from fedsift.report.words import METRICS, comparison_line, headline, oracle, progress
+from fedsift.report.words import (
+    INTERVAL_NOTE,
+    METRICS,
+    comparison_line,
+    headline,
+    interval_words,
+    oracle,
+    progress,
+)
 from fedsift.runs.reading import LAST, RunData, read_run
 
 # The page: what stands on top, and the sections in their order
@@ -112,6 +120,8 @@ def tiles(run: RunData) -> Markup:
         under = f"best {percent(scores.get('best'))} in round {scores.get('best_round')}"
         under += f" · last {LAST}: {percent(scores.get('last'))}"
         found.append(tile(METRICS[name], percent(scores.get("final")), under))
+    for name in run.intervals:
+        found.append(tile(METRICS[name], interval_words(run.summary["intervals"][name]), INTERVAL_NOTE))
     if run.detection is not None:
         noisy = plural(len(run.detection.get("truth") or ()), "noisy site")
         under = f"recall {percent(run.detection.get('recall'), 0)} of {noisy}"

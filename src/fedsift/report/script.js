@@ -16,6 +16,10 @@
     return share ? (100 * value).toFixed(1) + "%" : String(value);
   }
 
+  function between(low, high, share) {
+    return words(low, share) + " to " + words(high, share);
+  }
+
   var kinds = {
     matrix: function (d, x, y) {
       var column = Math.floor((x - d.left) / d.cell), row = Math.floor((y - d.top) / d.height);
@@ -31,7 +35,8 @@
       var k = Math.floor((x - d.left) / d.step);
       if (k < 0 || k >= d.names.length) { return ""; }
       return "class " + d.names[k] + d.series.map(function (s) {
-        return "\n" + s[0] + ": " + words(s[1][k], true);
+        var range = d.ranges[d.series.indexOf(s)][k];
+        return "\n" + s[0] + ": " + (range ? between(range[0], range[1], true) : words(s[1][k], true));
       }).join("");
     },
     curve: function (d, x, y, svg) {
@@ -43,7 +48,9 @@
       var stage = d.stages.filter(function (s) { return s[1] <= round && round <= s[2]; })[0];
       return "round " + round + (stage ? ", " + stage[0] : "") + d.series.map(function (s) {
         var here = s[1].filter(function (p) { return p[0] === round; })[0];
-        return here ? "\n" + s[0] + ": " + words(here[1], d.share) : "";
+        if (here) { return "\n" + s[0] + ": " + words(here[1], d.share); }
+        var band = d.bands[d.series.indexOf(s)].filter(function (p) { return p[0] === round; })[0];
+        return band ? "\n" + s[0] + ": " + between(band[1], band[2], d.share) : "";
       }).join("");
     }
   };

@@ -21,11 +21,19 @@ from fedsift.drawing.svg import (
     picture,
     tag,
 )
-from fedsift.report.curves import CurveSeries, class_figure, curve_figure
+from fedsift.report.curves import ClassSeries, CurveSeries, class_figure, curve_figure
 from fedsift.report.groups import SeedGroup, cautions, groups_of, sample_words
 from fedsift.report.matrix import MatrixRow, dot_plot, heat_map
 from fedsift.report.tables import html_table, sites_table
-from fedsift.report.words import METRIC_NOTES, METRICS, comparison_table, headline, words_of_test
+from fedsift.report.words import (
+    INTERVAL_NOTE,
+    METRIC_NOTES,
+    METRICS,
+    comparison_table,
+    headline,
+    interval_words,
+    words_of_test,
+)
 from fedsift.runs.events import read_events
 from fedsift.runs.history import ABSENT, ANSWERED, REFUSED, RunHistory
 from fedsift.runs.reading import RunData, numbers_of
@@ -83,11 +91,12 @@ def curves(runs: Sequence[RunData]) -> Markup | None:
     run, groups = runs[0], groups_of(runs)
     names = [group.label for group in groups]
     figures = []
-    for metric in dict.fromkeys(name for one in runs for name in one.curves):
+    for metric in dict.fromkeys(name for one in runs for name in (*one.curves, *one.intervals)):
         series = [_series(group, metric, banded=len(groups) <= BANDED) for group in groups]
-        figures.append(
-            figure(curve_figure(METRICS[metric], series, run.spans()), METRICS[metric], METRIC_NOTES[metric])
-        )
+        note = METRIC_NOTES[metric]
+        if any(metric in one.intervals for one in runs):
+            note += f"; a band without a line is {INTERVAL_NOTE}"
+        figures.append(figure(curve_figure(METRICS[metric], series, run.spans()), METRICS[metric], note))
     losses = [
         CurveSeries("at the sites, in training", run.curve("train_loss")),
         CurveSeries("in evaluation", run.curve("loss")),
@@ -103,6 +112,8 @@ def curves(runs: Sequence[RunData]) -> Markup | None:
 
 
 def _series(group: SeedGroup, metric: str, *, banded: bool) -> CurveSeries:
+    if any(metric in run.intervals for run in group.runs):
+        return CurveSeries(group.label, [], group.band(metric))
     curve = group.curve(metric)
     band = [(r, low, high) for r, _, low, high in curve] if banded and len(group.runs) > 1 else []
     return CurveSeries(group.label, [(r, mean) for r, mean, _, _ in curve], band)
@@ -117,38 +128,60 @@ def _stage_list(run: RunData, *, several: bool) -> Markup:
 def classes(runs: Sequence[RunData]) -> Markup | None:
     """Recall (multi-label: AUC) of every class after the last evaluated round."""
     for key, title in (("recall", "Recall by class"), ("auc_per_class", "AUC by class")):
-        series = [(group.label, values) for group in groups_of(runs) if (values := _class_means(group, key))]
+        series = [_class_series(group, key) for group in groups_of(runs)]
+        series = [one for one in series if one.values]
         if not series or not runs[0].classes:
             continue
         drawn = class_figure(title, runs[0].classes, series)
-        names = [name for name, _ in series]
+        names = [one.name for one in series]
         table = html_table(
             ["class", "given labels", *names],
             [
                 [
                     name,
                     number(_given(runs[0], k)),
-                    *(percent(values[k]) if k < len(values) else "–" for _, values in series),
+                    *(_class_words(one, k) for one in series),
                 ]
                 for k, name in enumerate(runs[0].classes)
             ],
             kind="sortable",
             numeric=" n" + "n" * len(series),
         )
-        chart = join([legend(names), figure(drawn, title, "after the last evaluated round; hatched: no test sample")])
+        note = "after the last evaluated round; hatched: no test sample"
+        if any(known is not None for one in series for known in one.ranges):
+            note += "; a bar: lumped with others or rounded, as the sites withhold small counts, anywhere in it"
+        chart = join([legend(names), figure(drawn, title, note)])
         wide = len(runs[0].classes) > MANY_CLASSES
         return tag("div", tag("div", chart), tag("div", table), class_="wide" if wide else "columns")
     return None
 
 
-def _class_means(group: SeedGroup, key: str) -> list[float | None]:
-    """The mean over a group's runs for each class, of those runs that have a value for it."""
-    lists = [numbers_of(run.last_value(key)) for run in group.runs if isinstance(run.last_value(key), list)]
+def _class_series(group: SeedGroup, key: str) -> ClassSeries:
+    """For each class the mean over a group's runs, or the range of all of them where one has no more than a range."""
+    last: list[dict[str, Any]] = [
+        next((row for row in reversed(run.rounds) if isinstance(row.get(key), list)), {}) for run in group.runs
+    ]
+    lists, lows, highs = (
+        [numbers_of(row.get(name) or ()) for row in last] for name in (key, f"{key}_low", f"{key}_high")
+    )
     means: list[float | None] = []
+    ranges: list[tuple[float, float] | None] = []
     for k in range(max((len(values) for values in lists), default=0)):
-        known = [value for values in lists if k < len(values) and (value := values[k]) is not None]
-        means.append(sum(known) / len(known) if known else None)
-    return means
+        known, low, high = (
+            [value for values in every if k < len(values) and (value := values[k]) is not None]
+            for every in (lists, lows, highs)
+        )
+        within = len(known) < len(low)
+        means.append(sum(known) / len(known) if known and not within else None)
+        ranges.append((min([*known, *low]), max([*known, *high])) if within else None)
+    return ClassSeries(group.label, means, ranges)
+
+
+def _class_words(one: ClassSeries, k: int) -> str:
+    known = one.range(k)
+    if known is not None:
+        return interval_words(known)
+    return percent(one.values[k]) if k < len(one.values) else "–"
 
 
 def _given(run: RunData, k: int) -> int | None:

@@ -14,7 +14,16 @@ from fedsift.core.text import visible
 from fedsift.report.console import PlainConsole
 from fedsift.report.groups import cautions, groups_of, sample_words
 from fedsift.report.tables import cell_words, column_words, site_columns
-from fedsift.report.words import METRICS, comparison_line, comparison_table, headline, oracle, verdict
+from fedsift.report.words import (
+    INTERVAL_NOTE,
+    METRICS,
+    comparison_line,
+    comparison_table,
+    headline,
+    interval_words,
+    oracle,
+    verdict,
+)
 from fedsift.runs.reading import LAST, RunData, read_run
 
 SITES_SHOWN = 25
@@ -107,6 +116,10 @@ def _figures(out: Console, run: RunData) -> None:
         best = f"best {percent(scores.get('best'))} in round {scores.get('best_round')}"
         last = f"mean of the last {LAST} {percent(scores.get('last'))}"
         out.print(Text(f"{METRICS[name]}: {percent(scores.get('final'))} at the end, {best}, {last}"))
+    for name in run.intervals:
+        out.print(
+            Text(f"{METRICS[name]}: {interval_words(run.summary['intervals'][name])} at the end, {INTERVAL_NOTE}")
+        )
     if run.rounds:
         up, down = size(run.summary.get("bytes_up")), size(run.summary.get("bytes_down"))
         sent = f"{up} from the sites, {down} to them"

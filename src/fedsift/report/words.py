@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,13 +11,22 @@ from fedsift.protocol.findings import Findings
 from fedsift.report.groups import SeedGroup, SeedSpread, groups_of, spread_of
 from fedsift.runs.reading import LAST, RunData
 
-METRICS = {"accuracy": "Accuracy", "bacc": "BACC", "auc": "AUC", "map": "mAP"}
+METRICS = {
+    "accuracy": "Accuracy",
+    "bacc": "BACC",
+    "auc": "AUC",
+    "map": "mAP",
+    "mean_site_accuracy": "Mean site accuracy",
+}
 METRIC_NOTES = {
     "accuracy": "share of test samples predicted right",
     "bacc": "balanced accuracy: the mean of the classes' recalls",
     "auc": "mean area under the ROC curve over the classes",
     "map": "mean average precision over the classes",
+    "mean_site_accuracy": "the mean over the sites of the accuracy of each one's own model",
 }
+INTERVAL_NOTE = "an interval: sites withhold small counts, and any value in it is possible"
+"""Said of a score of which no more is known."""
 
 
 NAMED = 4
@@ -103,11 +113,13 @@ def _against_truth(run: RunData, name: Name) -> str:
 
 def _training_result(run: RunData) -> str:
     scores = [
-        f"{percent(run.curve(name)[-1][1])} {METRICS[name] if name != 'accuracy' else 'accuracy'}"
+        f"{percent(run.curve(name)[-1][1])} {METRICS[name] if 'ccuracy' not in name else METRICS[name].lower()}"
         for name in run.curves
     ]
     where = f" at {plural(run.site_count, 'site')}" if run.site_count else ""
     after = f"after {plural(len(run.rounds), 'round')}{where}"
+    if not scores and run.intervals:
+        return f"The scores of {run.method} {after} are intervals, since the sites withhold small counts"
     if not scores:
         return f"{run.method} has no evaluated round {after}"
     return f"{run.method} reaches {' and '.join(scores[:2])} {after}"
@@ -132,6 +144,12 @@ def comparison_line(runs: Sequence[RunData]) -> str:
     return f"{METRICS[name]}, mean of the last {LAST} evaluated rounds{which}: {words}."
 
 
+def interval_words(interval: Sequence[float | None]) -> str:
+    """From where to where a score lies, rounded outwards: a reader may rely on both ends."""
+    low, high = (math.nan if end is None else float(end) for end in interval)
+    return f"{math.floor(round(1000 * low, 6)) / 10:.1f}\u00a0to\u00a0{math.ceil(round(1000 * high, 6)) / 10:.1f}%"
+
+
 def oracle(run: RunData) -> str:
     """What the method was given of the truth, which only a simulation knows, such as "noise rate 0.4 given"; else
     empty."""
@@ -149,6 +167,8 @@ def comparison_table(runs: Sequence[RunData]) -> tuple[list[str], list[list[str]
         for key, words in (("final", "at the end"), ("last", f"mean of the last {LAST}"), ("best", "best")):
             scores = [spread_words(spread_of(g.figures(_score(name, key)))) for g in groups]
             rows.append([f"{METRICS[name]}, {words}", *scores])
+    for name in dict.fromkeys(name for run in runs for name in run.intervals):
+        rows.append([f"{METRICS[name]}, at the end, between", *(_same(g, _interval(name)) for g in groups)])
     rows.append(["noisy sites found", *(_found_words(g) for g in groups)])
     if any(run.detection for run in runs):
         for key in ("precision", "recall"):
@@ -172,6 +192,14 @@ def _label(group: SeedGroup) -> str:
 
 def _score(name: str, key: str) -> Callable[[RunData], Any]:
     return lambda run: (run.summary.get(name) or {}).get(key)
+
+
+def _interval(name: str) -> Callable[[RunData], str]:
+    def words(run: RunData) -> str:
+        found = (run.summary.get("intervals") or {}).get(name)
+        return interval_words(found) if found else percent(_score(name, "final")(run))
+
+    return words
 
 
 def _detected(key: str) -> Callable[[RunData], Any]:

@@ -1,20 +1,21 @@
 """Events of a run: typed, one JSON line each in `events.jsonl`, written at once.
 
 The file is a history: it is only ever appended to, also by a run that is resumed, and a line is whole before the next
-one begins. Live pages, terminals and trackers read it and nothing of the engine; every engine writes the same events.
-Rounds count from 1; 0 is the time before the first. Sites that answer together stand in one event.
+one begins. Each ends with its checksum. Live pages, terminals and trackers read it and nothing of the engine; every
+engine writes the same events. Rounds count from 1; 0 is the time before the first. Sites that answer together stand in
+one event.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from fedsift.core.files import line_with_check, read_checked_line
 from fedsift.core.numbers import plain
 
 EVENTS = "events.jsonl"
@@ -169,16 +170,17 @@ class EventLog:
 
     def __call__(self, event: Event) -> None:
         line = {"at": round(self._clock(), 3), "kind": event.kind, **plain(event)}
-        text = json.dumps(line, separators=(",", ":")) + "\n"
+        text = line_with_check(line) + "\n"
         with self.path.open("ab") as file:
             if not self._mended:
                 self._mended = True
-                if _is_cut(self.path):  # a kill within a line: the next one must not become part of it
+                if is_cut(self.path):  # a kill within a line: the next one must not become part of it
                     text = "\n" + text
             file.write(text.encode())
 
 
-def _is_cut(path: Path) -> bool:
+def is_cut(path: Path) -> bool:
+    """Whether a file of lines ends within a line."""
     with path.open("rb") as file:
         file.seek(0, 2)
         if file.tell() == 0:
@@ -245,9 +247,9 @@ def read_events(folder: Path) -> list[StampedEvent]:
 
 
 def stamped(line: bytes) -> StampedEvent | None:
-    """An event's line; None for one that this version did not write."""
+    """An event's line; None for one that this version did not write, or that has changed since."""
     try:
-        values = json.loads(line)
+        values = read_checked_line(line)
         cls = KINDS[values.pop("kind")]
         at = float(values.pop("at"))
         return StampedEvent(at, cls(**dict(_fields(cls, values))))

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedsift.core.errors import RunError
 from fedsift.core.text import uncell
 from fedsift.protocol.findings import Findings
 from fedsift.runs.events import FAILED, FINISHED, STOPPED, Ended, Started
@@ -115,7 +116,22 @@ class RunData:
 
     @property
     def curves(self) -> list[str]:
-        return [name for name in CURVES if any(row.get(name) is not None for row in self.rounds)]
+        """Scores that are known; one that is an interval in any round is in `intervals` instead."""
+        return [name for name in CURVES if name not in self.intervals and self.curve(name)]
+
+    @property
+    def intervals(self) -> list[str]:
+        """Scores of which only intervals are known, since sites withhold small counts."""
+        return [name for name in CURVES if any(row.get(f"{name}_low") is not None for row in self.rounds)]
+
+    def band(self, name: str) -> list[tuple[int, float, float]]:
+        """(round, low, high) of a score that is an interval; both are the value where it is known."""
+        found = []
+        for row in self.rounds:
+            low, high = row.get(f"{name}_low", row.get(name)), row.get(f"{name}_high", row.get(name))
+            if low is not None and high is not None:
+                found.append((int(row["round"]), float(low), float(high)))
+        return found
 
     def curve(self, name: str) -> list[tuple[int, float]]:
         """(round, value) wherever the value was measured."""
@@ -313,9 +329,16 @@ LAST = 10
 
 
 def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Best and last of every curve, the sites called noisy last, what travelled, what was refused."""
+    """Best and last of every curve, the sites called noisy last, what travelled, what was refused.
+
+    A score of which only intervals are known has no best and no last: its last interval stands in `intervals`.
+    """
     result: dict[str, Any] = {"rounds": len(rows)}
     for name in CURVES:
+        ranges = [[row[f"{name}_low"], row[f"{name}_high"]] for row in rows if row.get(f"{name}_low") is not None]
+        if ranges:
+            result.setdefault("intervals", {})[name] = ranges[-1]
+            continue
         curve = [row[name] for row in rows if row.get(name) is not None]
         if curve:
             found = summarise_curve(curve, last=LAST)
@@ -410,6 +433,8 @@ def state_of(
 def _failure(folder: RunFolder) -> str:
     try:
         value = folder.read_json(FAILURE)
+    except RunError as error:
+        return str(error)
     except (OSError, ValueError):
         return ""
     return str(value.get("error", "")) if isinstance(value, dict) else ""

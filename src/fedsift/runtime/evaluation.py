@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import functools
+import math
+import operator
 from collections.abc import Collection
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from fedsift.formulas.metrics import (
-    accuracy,
-    balanced_accuracy,
-    balanced_accuracy_from_counts,
-    mean_of_defined,
-    multilabel_scores,
-    recall_per_class,
-)
+from fedsift.formulas.metrics import multilabel_scores
 from fedsift.protocol.messages import Weights
 from fedsift.protocol.method import Asks, Method
 from fedsift.protocol.site import ComputeSettings, Samples
 from fedsift.runtime.federation import EngineFederation
 from fedsift.training.requests import Evaluate, Evaluated, RightCounts, counted
 from fedsift.training.workers import predict
+
+OF_OWN_MODELS = ("site_accuracy", "mean_site_accuracy", "mean_site_accuracy_low", "mean_site_accuracy_high")
 
 
 class Evaluator:
@@ -53,7 +52,7 @@ class Evaluator:
         metrics = self._of_model(weights)
         if method.judges_both:
             own = self._at_sites(method.evaluation(state), own_models=True)
-            metrics.update({name: own[name] for name in ("site_accuracy", "mean_site_accuracy") if name in own})
+            metrics.update({name: own[name] for name in OF_OWN_MODELS if name in own})
         return metrics
 
     def _of_model(self, weights: Weights) -> dict[str, Any]:
@@ -81,34 +80,45 @@ class Evaluator:
         total = sum(reply.samples for reply in replies.values())
         metrics = {**self._from_counts(replies.values()), "evaluated_at": "sites", "evaluated_on": total}
         if own_models:
-            each = {site: self._from_counts([reply])["accuracy"] for site, reply in replies.items()}
-            self.federation.record_sites("accuracy", each)
-            metrics.update(site_accuracy=each, mean_site_accuracy=sum(each.values()) / len(each))
+            each = {site: reply.bounds.accuracy for site, reply in replies.items()}
+            exact = {site: low for site, (low, high) in each.items() if low == high}
+            self.federation.record_sites("accuracy", exact)
+            if len(exact) < len(each):
+                self.federation.record_sites("accuracy_low", {site: low for site, (low, _) in each.items()})
+                self.federation.record_sites("accuracy_high", {site: high for site, (_, high) in each.items()})
+            lows, highs = zip(*each.values())
+            mean = _scored("mean_site_accuracy", sum(lows) / len(lows), sum(highs) / len(highs))
+            metrics.update(site_accuracy=exact, **mean)
         return metrics
 
     def _from_counts(self, counts: Collection[RightCounts]) -> dict[str, Any]:
         """Accuracy, balanced accuracy and recalls from summed counts.
 
-        Classes that a site lumped count for the accuracy; their recall is that of the sites that reported it.
+        Counts that sites rounded or lumped give an interval (`accuracy_low`, `accuracy_high`) and no value.
         """
-        right = torch.stack([reply.right for reply in counts]).sum(0).numpy()
-        total = torch.stack([reply.total for reply in counts]).sum(0).numpy()
-        lumped = torch.stack([reply.rest for reply in counts]).sum(0).numpy()
         spoken_for = [(reply.loss, _samples_behind(reply)) for reply in counts]
         weight = sum(own for _, own in spoken_for)
+        bounds = functools.reduce(operator.add, (reply.bounds for reply in counts))
         metrics: dict[str, Any] = {
             "loss": sum(loss * own for loss, own in spoken_for) / weight if weight else 0.0,
-            "accuracy": accuracy(right.sum() + lumped[0], total.sum() + lumped[1]),
+            **_scored("accuracy", *bounds.accuracy),
+            **_scored("bacc", *bounds.balanced),
         }
         if self.federation.multilabel:
-            (tn, tp), (fp, fn) = right.T, (total - right).T
-            metrics["bacc"] = mean_of_defined(balanced_accuracy_from_counts([tp, fn, tn, fp]))
             return metrics
-        return {
-            **metrics,
-            "bacc": balanced_accuracy(right, total),
-            "recall": recall_per_class(right, total),
-        }
+        low, high = bounds.recall
+        exact = (low == high) | np.isnan(low)
+        metrics["recall"] = np.where(exact, low, np.nan)
+        if not exact.all():
+            metrics.update(recall_low=low, recall_high=high)
+        return metrics
+
+
+def _scored(name: str, low: float, high: float) -> dict[str, Any]:
+    """A score that is known, or the interval in which it lies."""
+    if low == high or math.isnan(low):
+        return {name: low}
+    return {f"{name}_low": low, f"{name}_high": high}
 
 
 def _samples_behind(reply: RightCounts) -> float:

@@ -111,6 +111,7 @@ def execute_run(
 
     `engine` is called when the run is locked, so that data which cannot be loaded are a failure of this run.
     """
+    folder.verify()
     folder.lock()
     federation: EngineFederation | None = None
     try:
@@ -153,7 +154,7 @@ def _after_rounds(
 ) -> dict[str, Any]:
     simulation = federation.simulation
     if simulation is not None and simulation.federated.truth is not None:
-        ledger(simulation.federated).save(folder.path / "truth.csv")
+        folder.write_text("truth.csv", ledger(simulation.federated).text())
     evaluator = Evaluator(federation, federation.test_set())
     with TrackedByStudy(study, folder, federation.classes, listen) as followed:
         state = run_rounds(

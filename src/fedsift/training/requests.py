@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fedsift.detection.indicators import confidence, lid, per_class_mean
 from fedsift.formulas import losses
 from fedsift.formulas.metrics import confusion
-from fedsift.formulas.small_counts import lumped_counts
+from fedsift.formulas.small_counts import RightBounds, lumped_counts, right_bounds
 from fedsift.models.factory import build_model
 from fedsift.protocol.messages import R_co, Reply, Request, SiteFacts, Weights, disclosed
 from fedsift.protocol.site import ComputeSettings, Samples, Site
@@ -60,7 +60,9 @@ def counts_refusal(counted: RightCounts, most: int, facts: SiteFacts) -> str | N
         value: Tensor = getattr(counted, name)
         if value.dtype != torch.int64 or tuple(value.shape) != shape:
             return f"{name} has shape {tuple(value.shape)} and type {value.dtype}, {shape} whole numbers are due"
-    reason = count_refusal("samples", counted.samples, most, least=0)
+    reason = count_refusal("samples", counted.samples, most, least=0) or count_refusal(
+        "min_count", counted.min_count, most, least=0
+    )
     if reason is not None:
         return reason
     due = counted.samples * (facts.classes if facts.multilabel else 1)
@@ -219,6 +221,14 @@ class RightCounts(Reply):
         least=0.0,
     )
     samples: int = disclosed("how many samples there are")
+    min_count: int = disclosed(
+        "the minimum count by which classes were lumped and numbers rounded; 0: none were", least=0, counts=False
+    )
+
+    @property
+    def bounds(self) -> RightBounds:
+        """Between which the true numbers lie."""
+        return right_bounds(self.right.numpy(), self.total.numpy(), self.rest.numpy(), self.min_count)
 
 
 @dataclass(frozen=True)
@@ -244,13 +254,13 @@ class Evaluate(Request[Evaluated]):
         return Evaluated(*counted(logits, site.held_out_given, multilabel=site.multilabel, min_count=site.min_count))
 
 
-CountedParts: TypeAlias = tuple[Tensor, Tensor, Tensor, float, int]
+CountedParts: TypeAlias = tuple[Tensor, Tensor, Tensor, float, int, int]
 """The fields of `RightCounts`, in their order."""
 
 
 def nothing_counted(facts: SiteFacts) -> CountedParts:
     none = torch.zeros(facts.judged, dtype=torch.int64)
-    return none, none.clone(), torch.zeros(2, dtype=torch.int64), 0.0, 0
+    return none, none.clone(), torch.zeros(2, dtype=torch.int64), 0.0, 0, 0
 
 
 LOSS_CAP = 10.0
@@ -278,7 +288,7 @@ def counted(logits: Tensor, labels: Tensor, *, multilabel: bool, min_count: int 
         shown = sent[1].reshape(k, -1).sum(-1) > 0
         loss = _released_loss(each[:, shown] if multilabel else each[shown[labels]])
         samples = samples if int(sent[1].sum() + sent[2][1]) else 0
-    return *sent, loss, samples  # type: ignore[return-value]
+    return *sent, loss, samples, min_count if min_count > 1 else 0  # type: ignore[return-value]
 
 
 def _released_loss(each: Tensor) -> float:

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from fedsift.core.errors import DataError
 from fedsift.data.dataset import Labels
 from fedsift.data.download import find, first
+from fedsift.data.input_files import read_arrays
 from fedsift.data.noise.base import POOL, Noise, NoiseInput, NoisyLabels, noises
 from fedsift.data.sources.cifar import read_pickled
-from fedsift.data.sources.npz import read_arrays
 
 ARRAYS = {
     "aggregate": "aggre_label",

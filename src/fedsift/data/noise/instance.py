@@ -17,6 +17,7 @@ from fedsift.core.errors import ConfigError, DataError
 from fedsift.core.numbers import floor_count
 from fedsift.data.csv_tables import read_table
 from fedsift.data.dataset import Dataset, Labels
+from fedsift.data.input_files import read_array
 from fedsift.data.noise.base import Noise, NoiseInput, NoisyLabels, need_rate, noises
 from fedsift.data.noise.fedcorr import choose_noisy_sites, draw_levels
 
@@ -156,7 +157,7 @@ def read_soft_labels(path: Path, dataset: Dataset) -> Soft:
     in order, after a first column with the sample's id (or anything, if rows follow the training order).
     """
     if path.suffix == ".npy":
-        values, ids = np.load(path, allow_pickle=False).astype(np.float64), None
+        values, ids = read_array(path).astype(np.float64), None
     else:
         table = read_table(path)
         names = list(table)[1:]

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsift.core.errors import ConfigError, DataError
+from fedsift.data.input_files import read_array
 from fedsift.data.partitions.base import (
     Partition,
     Placement,
@@ -87,7 +88,7 @@ class OpenSet(Partition):
         if self.q_table is None:
             return np.full((self.sites, n_classes), self.q)
         if self.q_table.suffix == ".npy":
-            table: NDArray[np.float64] = np.load(self.q_table, allow_pickle=False).astype(np.float64)
+            table: NDArray[np.float64] = read_array(self.q_table).astype(np.float64)
         else:
             table = np.loadtxt(self.q_table, delimiter=",", ndmin=2)
         if table.shape != (self.sites, n_classes) or not ((table >= 0) & (table <= 1)).all():

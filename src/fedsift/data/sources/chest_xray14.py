@@ -17,9 +17,10 @@ from fedsift.core.randomness import numpy_generator
 from fedsift.data.csv_tables import Table, column, read_table
 from fedsift.data.dataset import Dataset
 from fedsift.data.download import find, first
+from fedsift.data.input_files import read_arrays
 from fedsift.data.sources.base import as_labels, channels_first, normalisation, sources
 from fedsift.data.sources.medical import PictureSource
-from fedsift.data.sources.npz import keep_classes, read_arrays
+from fedsift.data.sources.npz import keep_classes
 from fedsift.data.splits import split
 
 FINDINGS = (

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from fedsift.core.errors import DataError
 from fedsift.data.dataset import Dataset, Labels
 from fedsift.data.download import find
+from fedsift.data.input_files import read_arrays
 from fedsift.data.sources.base import Source, normalisation, sources
 
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -112,8 +113,7 @@ class Cifar100Public(Source):
         file = where if where.is_file() else next(iter(sorted(where.glob("*.npz"))), None)
         if file is None:
             raise DataError(f"there is no .npz in {where}")
-        with np.load(file, allow_pickle=False) as archive:
-            images = np.ascontiguousarray(archive["images"].transpose(0, 3, 1, 2))
+        images = np.ascontiguousarray(read_arrays(file)["images"].transpose(0, 3, 1, 2))
         rows = np.arange(len(images), dtype=np.int64)
         mean, std = normalisation(images, rows, "data")
         return Dataset(

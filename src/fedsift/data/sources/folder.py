@@ -15,8 +15,8 @@ from fedsift.data.csv_tables import Table, column
 from fedsift.data.dataset import Dataset
 from fedsift.data.dicom import header_values
 from fedsift.data.images import PictureForm, load_pictures
+from fedsift.data.input_files import Picture, PictureFinder, find_pictures, inside_reference
 from fedsift.data.label_space import LabelSpace, unite
-from fedsift.data.picture_files import Picture, PictureFinder, find_pictures, inside_reference
 from fedsift.data.sources.base import normalisation, sources
 from fedsift.data.sources.listing import ListedSource, Listing, broken_notes, dark_notes, folder_table, join_listings
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fedsift.core.errors import DataError
 from fedsift.data.dataset import Dataset
 from fedsift.data.download import find, first
+from fedsift.data.input_files import read_file
 from fedsift.data.sources.base import Source, channel_statistics, sources
 
 FASHION = (
@@ -72,7 +73,7 @@ def _idx(root: Path, start: str) -> NDArray[np.uint8]:
     if path is None:
         raise DataError(f"there is no {start}-idx*-ubyte in {root}")
     try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        data = gzip.decompress(read_file(path)) if path.suffix == ".gz" else read_file(path)
     except (OSError, EOFError) as error:
         raise DataError(f"{path} is damaged: {error}") from error
     if len(data) < 4 or data[:3] != b"\x00\x00\x08":

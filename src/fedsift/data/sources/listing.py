@@ -19,7 +19,7 @@ from fedsift.core.ranges import Range
 from fedsift.core.text import readable, visible
 from fedsift.data.csv_tables import Table, column, read_table
 from fedsift.data.dataset import Labels, Rows
-from fedsift.data.picture_files import Picture
+from fedsift.data.input_files import Picture
 from fedsift.data.sources.base import Source
 from fedsift.data.splits import split
 

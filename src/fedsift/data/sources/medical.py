@@ -15,6 +15,7 @@ from fedsift.core.errors import DataError
 from fedsift.data.csv_tables import Table, column, read_table
 from fedsift.data.dataset import Dataset
 from fedsift.data.download import find, first
+from fedsift.data.input_files import read_arrays
 from fedsift.data.sources.base import (
     Source,
     as_labels,
@@ -24,7 +25,6 @@ from fedsift.data.sources.base import (
     sources,
 )
 from fedsift.data.sources.folder import FolderSource
-from fedsift.data.sources.npz import read_arrays
 
 ICH = ("epidural", "intraparenchymal", "intraventricular", "subarachnoid", "subdural")
 ISIC = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +14,7 @@ from fedsift.core.errors import DataError
 from fedsift.core.randomness import numpy_generator
 from fedsift.core.ranges import Range
 from fedsift.data.dataset import Dataset, Rows
+from fedsift.data.input_files import read_arrays
 from fedsift.data.sources.base import (
     Source,
     as_labels,
@@ -192,33 +191,6 @@ def as_samples(values: NDArray[Any], name: str) -> NDArray[Any]:
     if not np.isfinite(result).all():
         raise DataError(f"{name} hold values beyond the range of 32-bit floats: scale them down")
     return result
-
-
-def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """All arrays of an .npz file; pickled objects are refused."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            if not hasattr(archive, "files"):
-                raise ValueError("one array alone")
-            return {name: archive[name] for name in archive.files}
-    except FileNotFoundError:
-        raise DataError(f"there is no file {path}") from None
-    except IsADirectoryError:
-        raise DataError(f"{path} is a folder, not an .npz file") from None
-    except Exception as error:  # zip, zlib, header and pickle errors: the file's, whatever their class
-        if path.is_file() and path.stat().st_size == 0:
-            raise DataError(f"{path} is empty: save the arrays again") from None
-        raise DataError(f"{path} cannot be read as .npz: {_why(path, error)}") from error
-
-
-def _why(path: Path, error: Exception) -> str:
-    with path.open("rb") as file:
-        start = file.read(6)
-    if isinstance(error, zipfile.BadZipFile | zlib.error | EOFError) and start.startswith(b"PK"):
-        return "it is cut short or damaged; copy or save it again"
-    if start.startswith(b"\x93NUMPY"):
-        return "it is a single .npy array; save images and labels together with numpy.savez"
-    return str(error)
 
 
 def _column(values: NDArray[Any] | None, n: int) -> NDArray[np.str_] | None:

@@ -48,6 +48,10 @@ class RosterAuthorizer(NodeAuthorizer):
         """A node that is not listed, or not any more, receives nothing."""
         return self.entry_of(node) is not None
 
+    def site_of(self, node: int) -> str:
+        entry = self.entry_of(node)
+        return "" if entry is None else entry.name
+
     def arrivals(self, node: int) -> int:
         return self._nodes.arrivals(node)
 

@@ -22,7 +22,7 @@ import tomli_w
 
 from fedsift.core import codec
 from fedsift.core.errors import ConfigError, FedsiftError, RunError, Stopped
-from fedsift.core.files import make_files_private, private_folder, safe_name, write_private
+from fedsift.core.files import make_files_private, private_folder, read_checked_line, safe_name, write_private
 from fedsift.core.loopback import host_of, refuse_the_network
 from fedsift.core.version import __version__
 from fedsift.deploy.certificates import CertificatePair, client_context, server_context, temporary_certificate
@@ -53,6 +53,7 @@ from fedsift.runs.folder import (
     TRACK,
     WAITING,
     RunFolder,
+    damaged,
     read_checkpoint,
 )
 from fedsift.runtime.loop import Listener, RunProgress
@@ -390,7 +391,10 @@ class NewRounds:
             return []
         whole = content[: content.rfind(b"\n") + 1]
         self._at += len(whole)
-        rows = [json.loads(line) for line in whole.splitlines()]
+        try:
+            rows = [read_checked_line(line) for line in whole.splitlines()]
+        except ValueError:
+            raise damaged(self._file) from None
         fresh = [row for row in rows if row["round"] > self._reported]
         self._reported = max([self._reported, *(row["round"] for row in fresh)])
         return fresh

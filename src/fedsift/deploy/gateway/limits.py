@@ -10,8 +10,10 @@ from typing import Any
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-SIGNATURE_LIFE = 310.0
+SIGNATURE_LIFE = 305.0
 """Seconds for which Flower accepts a signed timestamp, for any route and body; here each is accepted once."""
+CLOCK_AHEAD = 5.0
+"""Seconds by which it may lie ahead of the clock of the one who checks it."""
 MESSAGES_REMEMBERED = 256
 """For each key; the SuperLink takes one answer to each of its own messages, so few are under way at a site."""
 

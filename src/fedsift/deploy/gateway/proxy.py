@@ -29,10 +29,12 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from fedsift.core.errors import ConfigError
 from fedsift.core.files import append_private
+from fedsift.core.text import short
 from fedsift.deploy.coordinator.roster import NodeKeys, Roster, fingerprint
 from fedsift.deploy.gateway.access_log import AccessLog, RepeatedWarning, ThrottledLog, now
 from fedsift.deploy.gateway.limits import (
     AUTHORIZED,
+    CLOCK_AHEAD,
     MAX_CLIENTS,
     PUSH,
     SIGNATURE_LIFE,
@@ -119,11 +121,17 @@ def signed_by(headers: Mapping[str, str]) -> VerifiedSignature:
         mark = fingerprint(public)
     except (KeyError, ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, ConfigError):
         raise RequestRefused(401, "this request is not signed with a site's key") from None
-    if abs(age) > SIGNATURE_LIFE:
-        raise RequestRefused(401, f"this request was signed {age:.0f} s ago: set the clocks of both machines right")
+    if age <= -CLOCK_AHEAD:
+        words = f"the site's clock is {-age:.0f} s ahead of this one, {CLOCK_AHEAD:.0f} s are accepted"
+        raise RequestRefused(401, f"{words}: {SET_THE_CLOCKS}")
+    if age >= SIGNATURE_LIFE:
+        words = f"this request was signed {age:.0f} s ago by the site's clock, {SIGNATURE_LIFE:.0f} s are accepted"
+        raise RequestRefused(401, f"{words}: {SET_THE_CLOCKS}")
     return VerifiedSignature(public, mark, stamp)
 
 
+SET_THE_CLOCKS = "set the clocks of both machines right"
+"""By these words a site knows that no further try will help."""
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -138,6 +146,9 @@ FLEET = frozenset(
 )  # fmt: skip
 """What a node needs of Flower 1.41; control, runtime and documentation routes are not among them."""
 PULL, FAB = "/v1/fleet/pull-messages", "/v1/fleet/get-fab"
+HEARTBEAT = "/v1/fleet/send-node-heartbeat"
+HEARTBEAT_LATE = 90.0
+"""Seconds without a heartbeat of a node, which Flower sends every 18 to 23, after which it has stopped for good."""
 OBJECT, ACTIVATE = "/v1/fleet/push-object", "/v1/fleet/activate-node"
 REGISTER = "/v1/control/register-node"
 """The only control call that a gateway makes: to register a key that is on the roster."""
@@ -186,6 +197,10 @@ class Gateway:
     """Called with the number of a node that was activated."""
     too_early: bool = False
     """Whether a node was refused because the SuperLink still takes its last session for online."""
+    clock_trouble: str = ""
+    """At a site: the coordinator's words when it refused this machine's clock."""
+    last_heartbeat: float | None = None
+    """At a site: when its node last sent a heartbeat, whatever came of it."""
     closing: bool = False
     """Set when the gateway is about to close: polls that are held open are answered."""
     limits: KeyLimits = field(default_factory=KeyLimits)
@@ -232,9 +247,26 @@ class Gateway:
         if not ignored or self.unknown_clients.should_log(caller):
             self._note(scope, who, len(body), status, answer, time.perf_counter() - started, refused_by)
         if self.egress is not None:
-            status = STATUS_FOR_NODE.get(status, status)
+            status = self._status_for_node(scope["path"], status, answer)
         await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", kind.encode())]})
         await send({"type": "http.response.body", "body": answer})
+
+    def _status_for_node(self, path: str, status: int, answer: bytes) -> int:
+        """What a site's own SuperNode is told. A refused heartbeat would end the thread that sends them, and the site
+        would stay silent when it is let in again: it is told to try once more."""
+        if path == HEARTBEAT:
+            self.last_heartbeat = time.monotonic()
+            return 503 if status >= 400 else status
+        if status == 401 and SET_THE_CLOCKS.encode() in answer:
+            self.clock_trouble = short(answer.decode(errors="replace"), 300)
+        return STATUS_FOR_NODE.get(status, status)
+
+    @property
+    def heartbeat_stopped(self) -> bool:
+        """Whether a node that was let in sends no heartbeats any more."""
+        return (
+            self.joined and self.last_heartbeat is not None and time.monotonic() - self.last_heartbeat > HEARTBEAT_LATE
+        )
 
     def tick(self) -> None:
         """Write the log lines and warnings that are due; called about once a second."""

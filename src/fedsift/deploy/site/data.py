@@ -98,6 +98,7 @@ def _open_site(path: Path, stamp: tuple[int, ...], features: str) -> SiteRuntime
         privacy_budget=file.privacy_budget,
         device=file.device,
         notebook=notebook_of(path, file),
+        history=file.notebook_history,
         samples=_samples(pool, train, file),
         given=torch.from_numpy(labels[train]),
         groups=_groups(dataset, train),

@@ -14,7 +14,7 @@ import httpx
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from fedsift.core.errors import ConfigError
+from fedsift.core.errors import ConfigError, RunError
 from fedsift.core.files import make_files_private, private_folder, safe_name, write_private
 from fedsift.core.loopback import host_of
 from fedsift.core.process import exclusive
@@ -197,7 +197,16 @@ def _visit(
             def alive() -> bool:
                 worker.keep(say)
                 starts.look(lambda: gateway.joined)
-                return node.poll() is None
+                if gateway.heartbeat_stopped:
+                    say("Flower's SuperNode has stopped its heartbeats, so the coordinator takes this site for absent")
+                    return False
+                return node.poll() is None and not gateway.clock_trouble
 
             GatewayServer(gateway, listener, server_context(own), alive=alive, notify=say).run()
-            return NodeSession(ended(node, "the SuperNode", say), gateway.joined, gateway.too_early)
+            if gateway.clock_trouble:
+                raise ConfigError(f"the coordinator refuses this site: {gateway.clock_trouble}")
+            quit_itself = node.poll() is not None
+            code = ended(node, "the SuperNode", say)
+            if quit_itself and not gateway.joined:
+                code = code or RunError.exit_code  # Flower ends with 0 when it is not let in
+            return NodeSession(code, gateway.joined, gateway.too_early)

@@ -6,6 +6,7 @@ mean = [0.5]                         # how pixels are normalised, the same at ev
 std = [0.5]
 held_out = 0.2                       # share kept for evaluation here, when the data have no test part
 notebook = "notebook"                # where this site keeps its own notes; never leaves
+notebook_history = 10                # rounds by which the coordinator may be restored older than it was
 apps = ["sha256:5b0e..."]            # the only apps that may run here: `fedsift flower pin`
 audit_min_count = 10                 # the smallest count that leaves this site in a label audit
 networks = ["our_nets.small:Small"]  # networks by address that a study may name here; registered ones always may
@@ -23,7 +24,7 @@ from typing import Any
 
 from fedsift.core.errors import ConfigError
 from fedsift.core.files import safe_name
-from fedsift.core.ranges import AtLeastOne
+from fedsift.core.ranges import AtLeastOne, Count
 from fedsift.deploy.site.policy import Policy
 from fedsift.deploy.site.site_file_head import APP_PIN, EGRESS_FILE, LARGEST_ANSWER
 from fedsift.study.study import read_toml
@@ -46,6 +47,8 @@ class SiteFile:
     held_out: float = 0.2
     """Share kept for evaluation when the data have no test part; 0 keeps none."""
     notebook: Path = Path("notebook")
+    notebook_history: Count = 10
+    """Older rounds whose notes are kept, so that a coordinator restored from a copy can go on."""
     model: str = ""
     """Another network than the study's."""
     networks: tuple[str, ...] = ()

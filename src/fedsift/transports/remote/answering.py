@@ -81,7 +81,7 @@ def _safely(asked: Any, site_of: Callable[[], SiteRuntime], model: str, session:
 
 
 def _answer(envelope: RequestEnvelope, runtime: SiteRuntime, model: str, session: str) -> ReplyEnvelope:
-    store = NotebookStore(runtime.notebook, envelope.run, runtime.name, session)
+    store = NotebookStore(runtime.notebook, envelope.run, runtime.name, session, runtime.history)
     digest = digest_of(envelope)
     with store.locked():
         known = store.repeated(envelope, digest)

@@ -208,7 +208,11 @@ def gather(
         if len(here) >= at_least and not enough:
             enough, end = True, min(end, directory.clock() + grace)
         expected_sites = [site for site in wanted if site not in here] or [f"{max(0, at_least - len(here))} more"]
-        words = {site: directory.refused.get(site, "not here yet") for site in expected_sites}
+        silent = directory.silent()
+        words = {
+            site: directory.refused.get(site, NOT_PINNED if site in silent else "not here yet")
+            for site in expected_sites
+        }
         directory.waiting.update("sites to join", words, here=here, refused=dict(list(directory.refused.items())[:5]))
         directory.rest()
     directory.waiting.done("the run begins")
@@ -218,6 +222,18 @@ def gather(
         missing = ", ".join(site for site in wanted if site not in here) or f"{needed - len(here)} more"
         raise QuorumError(
             f"only {len(here)} of at least {needed} sites joined within {wait:.0f} s, missing: {missing}"
-            f"{f' ({reasons})' if reasons else ''}. Start their nodes, then resume"
+            f"{f' ({reasons})' if reasons else ''}. {_advice(directory, needed - len(here))}, then resume"
         )
     return here
+
+
+NOT_PINNED = "its node is here and does not answer: has it pinned this app?"
+
+
+def _advice(directory: SiteDirectory, missing: int) -> str:
+    """What the sites that are missing have to do."""
+    silent = directory.silent()
+    if not silent:
+        return "Start their nodes"
+    pin = f"{', '.join(silent)}: connected, but without an answer; let them pin this app (`fedsift flower pin`)"
+    return pin if len(silent) >= missing else f"{pin}. Start the nodes of the others"

@@ -1,7 +1,8 @@
 """A site's notebook on its own disk, with a version for each request that it answered.
 
-The coordinator names the version to continue from. It checkpoints after every round, so it can only ever go back to
-the start of the round it is in: versions of older rounds are dropped as soon as a newer round asks.
+The coordinator names the version to continue from. It checkpoints after every round, so it goes back to the start of
+the round it is in; and to that of an older one, when its run folder is restored from a copy. Of older rounds the last
+version is kept, for as many rounds as the site keeps (`history`), and the others are dropped when a newer round asks.
 
     runs/<run>/<round>.<ask>.answer     what was answered, and which pages belong to it: written last, the commit point
     runs/<run>/<round>.<ask>.pages      the notebook's pages, when the request changed them
@@ -85,12 +86,13 @@ class Version(WireFormat):
 class NotebookStore:
     """The versions of one site for one run."""
 
-    def __init__(self, root: Path, run: str, site: str, session: str = "") -> None:
-        """`session`: one start of the coordinator; within it, requests only ever move forward."""
+    def __init__(self, root: Path, run: str, site: str, session: str = "", history: int = 0) -> None:
+        """`session`: one start of the coordinator; within it, requests only ever move forward. `history`: rounds by
+        which a coordinator may be restored older than it was."""
         self.folder = Path(root) / RUNS / safe_name(run)
         if not self.folder.is_dir():
             run_folders(Path(root))
-        self.run, self.site, self.session = run, site, session
+        self.run, self.site, self.session, self.history = run, site, session, history
 
     @classmethod
     def in_folder(cls, folder: Path, site: str) -> NotebookStore:
@@ -132,8 +134,9 @@ class NotebookStore:
             if "unknown class" in str(error):
                 raise UnknownPages(str(error)) from error
         raise NotebookGone(
-            f"site '{self.site}' no longer has its notebook of {moment_words(envelope.expects)} in run '{self.run}': "
-            "restore the site's notebook folder from a copy, or start a new run"
+            f"site '{self.site}' no longer has its notebook of {moment_words(envelope.expects)} in run '{self.run}' "
+            f"(it keeps {self.history} older rounds): restore the site's notebook folder from a copy, or a newer copy "
+            "of the coordinator's run folder, or start a new run"
         )
 
     def _refuse_straggler(self, envelope: RequestEnvelope) -> None:
@@ -169,12 +172,25 @@ class NotebookStore:
         if not kept or envelope.moment.round <= max(kept)[0]:
             return
         base = self._version(envelope.expects) if envelope.expects else None
-        needed = set() if base is None else {_moment(base.id), _moment(base.pages or base.id)}
+        past = [] if base is None else [*self._past(envelope), base]
+        needed = {_moment(name) for version in past for name in (version.id, version.pages or version.id)}
         self._forget(lambda moment: moment not in needed)
         if base is not None:  # its pages may be asked for again, its answer (a whole model, perhaps) never
             codec.save(self.folder / _file(base.id, ANSWER), replace(base, answer=torch.empty(0, dtype=torch.uint8)))
         for leftover in self.folder.glob("*.tmp"):
             leftover.unlink(missing_ok=True)
+
+    def _past(self, envelope: RequestEnvelope) -> list[Version]:
+        """The versions with which older rounds ended, as far as a coordinator's copy may go back.
+
+        They are those whose answer was dropped: each was what a newer round continued from.
+        """
+        found = [version for name in self.versions() if (version := self._version(name)) is not None]
+        ended = [version for version in found if version.answer.numel() == 0]
+        oldest = envelope.moment.round - self.history
+        # a coordinator that is at the start of the oldest round continues from what came before it
+        before = [version for version in ended if _moment(version.id)[0] < oldest][-1:] if self.history else []
+        return before + [version for version in ended if self.history and _moment(version.id)[0] >= oldest]
 
     def erase(self) -> list[Path]:
         """Close the run here and remove all that was noted in it; the files that are gone."""

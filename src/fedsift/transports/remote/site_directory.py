@@ -49,6 +49,10 @@ class NodeAuthorizer:
         """Whether this node receives anything at all."""
         return True
 
+    def site_of(self, node: int) -> str:
+        """The site that this node belongs to, "" where that is not known before it says so."""
+        return ""
+
     def arrivals(self, node: int) -> int:
         """How often this node has come: one that came again, under its old number, has lost what it was sent."""
         return 0
@@ -60,6 +64,10 @@ class NodeAuthorizer:
     def share(self, site: str) -> float:
         """The most that this site's size may count for among a round's replies; 1: no bound."""
         return 1.0
+
+
+SILENT_AFTER = 10.0
+"""Seconds after which a node that was greeted and has not answered is called silent."""
 
 
 class SiteDirectory:
@@ -132,6 +140,14 @@ class SiteDirectory:
         when = self._greeted.get(node)
         silent = when is not None and node in self._greetings.values()
         return when is None or (silent and self.clock() - when >= self.pace.ask_again)
+
+    def silent(self) -> list[str]:
+        """Sites, or nodes where that is not known, that are connected and have not answered their greeting."""
+        return sorted(
+            self.authorizer.site_of(node) or f"node {node}"
+            for node in set(self._greetings.values())
+            if self.clock() - self._greeted.get(node, math.inf) >= SILENT_AFTER
+        )
 
     def _hear(self, node: int, received: ReceivedAnswer) -> str | None:
         said = received.value

@@ -50,6 +50,8 @@ class SiteRuntime:
     """The smallest group of samples that any other reply may describe."""
     release: Release | None = field(default=None, repr=False)
     """What the site does to a reply before it is kept and leaves: its policy's clipping, noise and account."""
+    history: int = 0
+    """Rounds by which a coordinator may be restored from a copy older than it was, and this site still goes on."""
     secret: str = field(default="", repr=False)
     device: str = "cpu"
 
