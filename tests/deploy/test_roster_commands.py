@@ -122,8 +122,11 @@ def test_commands_of_operators_answer_as_json(tmp_path: Path) -> None:
     pinned = json.loads(call("pin", tmp_path / "app", site, "--json"))
     assert pinned["app"] == app_fingerprint(tmp_path / "app")
     assert set(pinned["not_allowed_by_policy"]) == set(requests)
-    call("allow", "first", site)
-    assert json.loads(call("allow", "run-7", site, "--json"))["allowed_runs"] == ["first", "run-7"]
+    call("allow", "first", site, "--app", tmp_path / "app")
+    assert json.loads(call("allow", "run-7", site, "--app", tmp_path / "app", "--json"))["allowed_runs"] == [
+        "first",
+        "run-7",
+    ]
     assert json.loads(call("withdraw", site, "--json")) == {"site": "north", "runs": [], "erased": False}
 
 

@@ -10,7 +10,7 @@ noise = 8.0                                         # Gaussian noise on updates,
 budget = 2.0                                        # zCDP that all releases of this dataset may cost, ever
 dataset = "chest 2024"                              # whose account that is; the site's name by default
 audit = false                                       # whether the label audit may send its aggregates
-ask_first = true                                    # a run begins here only after `fedsift flower allow RUN`
+ask_first = true                                    # a run begins here only after `fedsift flower allow RUN --app APP`
 passes = 500                                        # how often one request may send all samples through a network
 embeddings = 4                                      # ways in which messages may have the pictures made into features
 
@@ -23,7 +23,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -59,7 +59,7 @@ class Policy(RangeChecked):
     audit: bool = False
     """Whether the label audit may send its aggregates."""
     ask_first: bool = False
-    """Whether the operator must allow each run by its id."""
+    """Whether the operator must allow each run, with its study (`site.consent.RunTerms`)."""
     passes: Positive = 500.0
     """How often one request may have all of the site's samples sent through a network, in training or to look."""
     embeddings: Count = 4
@@ -75,8 +75,8 @@ class Policy(RangeChecked):
     def mechanism(self) -> NoiseMechanism | None:
         return None if self.clip is None else NoiseMechanism(self.clip, self.noise)
 
-    def objection_to_request(self, asked: Any, allowed: frozenset[str]) -> str | None:
-        """Why this is not served, or None. `allowed`: runs that the operator has let in."""
+    def objection_to_request(self, asked: Any) -> str | None:
+        """Why this is not served, whatever run it belongs to, or None."""
         if isinstance(asked, IntroductionRequest | SiteNotice):
             return None
         if not isinstance(asked, RequestEnvelope):
@@ -86,14 +86,12 @@ class Policy(RangeChecked):
                 return f"this site's policy does not allow the request {name}"
             if name in AUDIT and not self.audit:
                 return f"this site's policy lets no aggregates of an audit out ({name}): policy.audit = true would"
-        if self.ask_first and asked.run not in allowed:
-            return f"this site's operator has not allowed the run '{asked.run}' yet"
         return None
 
     def objection_to_work(self, request: Request[Any], facts: SiteFacts) -> str | None:
         """Why a request asks too much of a site of these sizes, or None; it has looked at no data yet."""
         names = "+".join(requests_in(request))
-        classes = max(map(_classes_in, parts_of(request)))
+        classes = max(map(_classes_in, held_in(request, Request)))
         if classes > max(facts.classes, 2):  # yes and no, where a sample has several labels
             return f"{names} speaks of {classes} classes, this site has {facts.classes}: study and site.toml must agree"
         passes = request.work(facts) / facts.everything
@@ -128,16 +126,19 @@ def requests_in(request: Request[Any]) -> Iterator[str]:
         yield from requests_in(part)
 
 
-def parts_of(value: Any) -> Iterator[Request[Any]]:
-    """A request and all that are inside it, in whatever field: those that are answered, and those that only help."""
-    if isinstance(value, Request):
+P = TypeVar("P")
+
+
+def held_in(value: Any, kind: type[P]) -> Iterator[P]:
+    """All values of a kind in a value, itself included, in whatever field."""
+    if isinstance(value, kind):
         yield value
     if isinstance(value, tuple | list):
         for item in value:
-            yield from parts_of(item)
+            yield from held_in(item, kind)
     elif dataclasses.is_dataclass(value):
         for f in dataclasses.fields(value):
-            yield from parts_of(getattr(value, f.name))
+            yield from held_in(getattr(value, f.name), kind)
 
 
 def _classes_in(part: Request[Any]) -> int:

@@ -30,8 +30,8 @@ from fedsift.deploy.flower_commands import failure_file
 from fedsift.deploy.site.consent import (
     WITHDRAWN,
     account_of,
-    allowed_runs,
     note_reply,
+    objection_to_run,
     rules_of,
     withdrawn_since,
 )
@@ -200,7 +200,10 @@ def _answer(asked: Any, note: Mapping[str, str], file: SiteFile, site_file: Path
     if reason is not None:
         log.warning("refused: %s", short(reason))
         return _refusal(asked, reason)
-    reason = policy.objection_to_request(asked, allowed_runs(notebook)) if policy else None
+    reason = policy.objection_to_request(asked) if policy else None
+    unapproved = None
+    if reason is None and policy and policy.ask_first and isinstance(asked, RequestEnvelope):
+        reason = unapproved = objection_to_run(asked, model, file, notebook)
     reason = (
         reason
         or _unwritten(asked, model, file)
@@ -208,7 +211,7 @@ def _answer(asked: Any, note: Mapping[str, str], file: SiteFile, site_file: Path
         or _unaffordable(asked, file, site_file)
     )
     if reason is not None:
-        log.warning("refused: %s%s", short(reason), _way_out(asked, policy, site_file))
+        log.warning("refused: %s%s", short(reason), _way_out(asked, site_file) if unapproved else "")
         return _refusal(asked, reason)
     answered = answer(asked, lambda: open_site(site_file, model), model, note.get("session", ""), expose_errors=False)
     reply = answered.reply if isinstance(answered, ReplyEnvelope) else answered
@@ -261,11 +264,10 @@ def _private(answered: Any, file: SiteFile) -> tuple[str, ...]:
     return () if reply is None else tuple(f"{type(reply).__name__}.{name}" for name in updates_in(type(reply)))
 
 
-def _way_out(asked: Any, policy: Policy | None, site_file: Path) -> str:
-    if policy is None or not policy.ask_first or not isinstance(asked, RequestEnvelope):
-        return ""
+def _way_out(asked: RequestEnvelope, site_file: Path) -> str:
     dashes = "-- " if asked.run.startswith("-") else ""  # or it would be read as an option
-    return f". To let it in: fedsift flower allow {dashes}{argument(asked.run)} {argument(site_file)}"
+    words = f"fedsift flower allow --app APP {dashes}{argument(asked.run)} {argument(site_file)}"
+    return f". To let it in, with APP for the folder of the app that you have read: {words}"
 
 
 def _refusal(asked: Any, reason: str) -> ReplyEnvelope:
