@@ -56,6 +56,7 @@ name = "my-site"               # how the federation knows this site; unique, and
 {settings}multilabel = {str(multilabel).lower()}             # true when a sample may have several labels
 held_out = 0.2                 # share kept for evaluation here, when the data have no test part
 notebook = "notebook"          # this site's own notes (corrected labels, private models); back it up, it never leaves
+privacy_budget = 4.0           # epsilon that all releases of a label may spend together, ever (inf: no limit)
 apps = []                      # the only apps that may run here: `fedsift flower pin APP site.toml`
 # model = "resnet18_cifar"     # another network than the study's, for methods that allow it
 

@@ -13,11 +13,13 @@ import torch
 from torch import Tensor
 
 from fedsift.core.errors import RunError
-from fedsift.formulas.privacy import clipping_share, gaussian_draws
+from fedsift.formulas.privacy import GRID_BITS, clipping_share, discrete_gaussian
 from fedsift.protocol.messages import Reply, Request, Weights
 
 SMALLEST_VARIANCE = 1e-6
 """Noise must not make a running variance negative; correcting what was released costs no privacy."""
+ROUNDING = 2.0**-26
+"""By how much a noised update is made shorter than C, so that no rounding in measuring it makes it longer."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,8 @@ def _each(value: Any, base: Any, mechanism: NoiseMechanism) -> tuple[Any, int]:
 
 
 def protected_model(model: Weights, start: Weights | None, mechanism: NoiseMechanism) -> Weights:
-    """w + min(1, C / ||w_k - w||) (w_k - w) + N(0, (noise C)^2), over all floating tensors together.
+    """w + min(1, C / ||w_k - w||) (w_k - w) + N(0, (noise C)^2), over all floating tensors together. The noise is a
+    discrete Gaussian on a grid of `noise C / 2^20`, drawn and added in whole numbers.
 
     `start`: the weights w that the site received; None for a change that is itself the update. A number that training
     made infinite or no number has not moved. Whole numbers, such as how many batches a layer has seen, cannot be
@@ -93,21 +96,25 @@ def protected_model(model: Weights, start: Weights | None, mechanism: NoiseMecha
         if tensor.is_floating_point()
     }
     share = clipping_share(_length(moves), mechanism.clip)
+    if not mechanism.noise > 0:
+        return {**model, **{name: _moved(name, share * move, model, start) for name, move in moves.items()}}
     sizes = [move.numel() for move in moves.values()]
-    drawn = torch.zeros(sum(sizes), dtype=torch.float64)
-    if mechanism.noise > 0:
-        pairs = (sum(sizes) + 1) // 2
-        drawn = torch.from_numpy(gaussian_draws(mechanism.entropy(16 * pairs), sum(sizes)))
-        drawn *= mechanism.noise * mechanism.clip
-    result = dict(model) if not mechanism.noise > 0 else _as_received(model, start)
+    drawn = torch.from_numpy(discrete_gaussian(mechanism.entropy, sum(sizes))).double()
+    step = mechanism.noise * mechanism.clip / 2.0**GRID_BITS
+    result = _as_received(model, start)
     for (name, move), part in zip(moves.items(), torch.split(drawn, sizes)):
-        # the noise joins the move first: beside a huge weight the move alone would be rounded beyond its bound
-        moved_by = share * move + part.reshape(move.shape)
-        moved = moved_by if start is None else start[name].double() + moved_by
-        if name.endswith("running_var"):
-            moved = moved.clamp(min=SMALLEST_VARIANCE)
-        result[name] = moved.to(model[name].dtype)
+        # whole steps, cut towards 0 so that none is longer, and the noise joins them before anything is rounded: what
+        # follows is computed from their sum and what the coordinator sent alone
+        steps = torch.trunc(share * (1 - ROUNDING) * move / step) + part.reshape(move.shape)
+        result[name] = _moved(name, steps * step, model, start)
     return result
+
+
+def _moved(name: str, move: Tensor, model: Weights, start: Weights | None) -> Tensor:
+    moved = move if start is None else start[name].double() + move
+    if name.endswith("running_var"):
+        moved = moved.clamp(min=SMALLEST_VARIANCE)
+    return moved.to(model[name].dtype)
 
 
 def _check_start(start: Weights | None) -> None:
