@@ -22,7 +22,7 @@ from fedsift.deploy.site.policy import Policy, fields_in, requests_in
 from fedsift.deploy.site.site_file import read_site_file
 from fedsift.methods._base import methods
 from fedsift.methods.feddpcont import ReleaseLabels
-from fedsift.protocol.messages import ReplyEnvelope, RequestEnvelope, RequestMoment
+from fedsift.protocol.messages import ReplyEnvelope, RequestEnvelope, RequestMoment, SiteFacts
 from fedsift.study.study import Study
 from fedsift.training.requests import Evaluate, Trained
 from fedsift.transports.remote.encoding import decode, encode
@@ -81,12 +81,26 @@ def test_a_request_that_rides_on_another_is_looked_at_too(tmp_path: Path) -> Non
 
 
 def test_a_field_that_is_not_listed_does_not_leave(tmp_path: Path) -> None:
-    path = site(tmp_path, fields=["Trained.weights", "Trained.samples"])
+    path = site(tmp_path, fields=["Trained.weights", "Trained.loss"])
     reply = ask(path, train())
     assert reply.reply is None
-    assert reply.failure == "Refused: this site's policy does not let Trained.loss out"
+    assert reply.failure == "Refused: this site's policy does not let Trained.samples out"
     again = ask(path, train())  # the stored answer of a repeated request is held back as well
     assert again == reply
+
+
+def test_a_field_that_the_methods_can_spare_is_left_out(tmp_path: Path) -> None:
+    """The policy of docs/deployment.md: it does not list the training loss, and refused every Train for it."""
+    page = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text("utf-8")
+    listed = tomllib.loads("fields" + page.partition("\n    fields")[2].partition("\n")[0])["fields"]
+    assert "Trained.loss" not in listed
+    path = site(tmp_path, fields=listed)
+    reply = ask(path, train())
+    assert reply.failure == ""
+    assert reply.reply.loss is None
+    assert reply.reply.refusal(train().request, SiteFacts("north", 6, classes=3)) is None
+    [line] = egress(path)
+    assert line["fields"] == ["Trained.weights", "Trained.samples"]
 
 
 STUDY = {"seed": 1, "method": {"name": "fedavg", "rounds": 3}, "model": {"name": "mlp"}, "train": {"epochs": 2}}
@@ -202,7 +216,8 @@ def test_the_operator_s_page_and_the_module_list_every_key() -> None:
         block = text.partition("[policy]\nrequests")[2].partition("\n\n")[0]
         table = tomllib.loads(f"requests{block}")
         assert set(table) == {field.name for field in dataclasses.fields(Policy)}
-        assert (table["passes"], table["embeddings"]) == (Policy().passes, Policy().embeddings)
+        for key in ("passes", "questions", "embeddings"):
+            assert table[key] == getattr(Policy(), key)
 
 
 def test_empty_fields_do_not_leave() -> None:

@@ -230,8 +230,8 @@ def test_a_damaged_account_lets_nothing_out(tmp_path: Path) -> None:
         account.charge(charge(0.1))
 
 
-NOISY = {"clip": 0.01, "noise": 2.0, "budget": 1.0}
-"""2 / 2^2 = 1/2 for each release: two are allowed."""
+NOISY: dict[str, Any] = {"clip": 0.01, "noise": 2.0, "budget": 1.0, "fields": FIELDS[:2]}
+"""2 / 2^2 = 1/2 for each release: two are allowed. The loss, which would cost as much, is left out."""
 
 
 def test_updates_leave_with_noise_and_are_paid_for_once(tmp_path: Path) -> None:
@@ -244,7 +244,8 @@ def test_updates_leave_with_noise_and_are_paid_for_once(tmp_path: Path) -> None:
     account = PrivacyAccount(tmp_path / "notebook" / "privacy" / "north.jsonl")
     assert [each.rho for each in account.charges()] == [0.5]
     [line, _] = egress(path)
-    assert line["outside_budget"] == ["Trained.samples", "Trained.loss"]
+    assert line["outside_budget"] == ["Trained.samples"]
+    assert first.reply.loss is None
     second = ask(path, train(run="another-run"))
     assert second.failure == ""
     third = ask(path, train(run="a-third"))
@@ -255,7 +256,7 @@ def test_updates_leave_with_noise_and_are_paid_for_once(tmp_path: Path) -> None:
 def test_the_account_is_the_datasets_not_the_sites(tmp_path: Path) -> None:
     path = site(tmp_path, **NOISY, dataset="chest 2024")
     assert ask(path, train()).failure == ""
-    [file] = (tmp_path / "notebook" / "privacy").glob("*.jsonl")
+    [file] = (tmp_path / "notebook" / "privacy").glob("*2024*.jsonl")
     assert "chest" in file.name
 
 
@@ -266,7 +267,7 @@ def test_the_budget_is_shown_with_what_it_does_not_cover(tmp_path: Path) -> None
     assert shown.exit_code == 0, shown.output
     table = json.loads(shown.output)
     assert (table["spent"], table["budget"], table["releases"]) == (0.5, 1.0, 1)
-    assert table["outside"] == {"Train": ["Trained.samples", "Trained.loss"]}
+    assert table["outside"] == {"Train": ["Trained.samples"]}
     # rho = 1/2, delta = 1e-6: the least of the bounds over all orders, at alpha = 5.907
     assert table["epsilon"] == pytest.approx(5.2215, abs=1e-4)
 
@@ -290,9 +291,9 @@ def test_rules_that_make_no_sense_are_refused(table: dict[str, Any], word: str, 
 
 @dataclasses.dataclass(frozen=True)
 class Tallied(Reply):
-    found: int = disclosed("a count")
-    table: torch.Tensor = disclosed("counts")
-    version: int = disclosed("no count", counts=False, default=3)
+    found: int = disclosed("a count", "count")
+    table: torch.Tensor = disclosed("counts", "count")
+    version: int = disclosed("no count", "setting", default=3)
 
 
 def test_a_plugins_small_count_does_not_leave_either() -> None:
@@ -312,7 +313,7 @@ def test_a_site_below_its_own_minimum_count_stays_out(tmp_path: Path) -> None:
 
 
 def test_an_audits_aggregates_need_a_word_of_their_own() -> None:
-    asked = RequestEnvelope("run", "north", RequestMoment(1, "count", 0, 0), "", CountLabels(1, False))
+    asked = RequestEnvelope("run", "north", RequestMoment(1, "count", 0, 0), "", CountLabels((1, 3)))
     for audit in (False, True):
         policy = Policy(requests=("CountLabels",), audit=audit)
         reason = policy.objection_to_request(asked)
@@ -418,6 +419,73 @@ def test_what_all_releases_of_labels_spend_is_added_up_over_runs_and_seeds(
     assert release(0.6, 22).reply is not None
     shown = CliRunner().invoke(app, ["flower", "budget", str(path)])
     assert "2 releases of labels spent epsilon 0.9 on each, of 1" in " ".join(shown.output.split())
+
+
+def test_a_loss_costs_what_an_update_does_and_leaves_with_noise(tmp_path: Path) -> None:
+    path = site(tmp_path, **{**NOISY, "fields": FIELDS})
+    losses = {ask(path, train(run=run)).reply.loss for run in ("one",)}
+    assert losses != {ask(site(tmp_path / "plain"), train()).reply.loss}
+    [charge] = PrivacyAccount(tmp_path / "notebook" / "privacy" / "north.jsonl").charges()
+    assert (charge.updates, charge.rho) == (2, 1.0)
+    [line] = egress(path)
+    assert line["outside_budget"] == ["Trained.samples"]
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "most", "left"),
+    [
+        (0.123456, "loss", None, 0.12),
+        (1e9, "loss", None, 10.0),
+        (math.nan, "loss", None, 10.0),
+        (-3.0, "loss", None, 0.0),
+        (0.987654, "share", 1.0, 0.99),
+        (torch.tensor([0.555, 1e9]), "score", None, [0.56, 100.0]),
+        (torch.tensor([-3, -(10**6)]), "likelihood", 0.0, [-3, -10 * 7]),
+    ],
+)
+def test_figures_are_bounded_and_rounded(value: Any, kind: Any, most: float | None, left: Any) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class OneFigure(Reply):
+        figure: Any = disclosed("a figure", kind, most=most)
+
+    request = Train({}, Recipe())
+    found = protected(OneFigure(value), request, None, min_count=10, samples=7).reply.figure  # type: ignore[attr-defined]
+    assert type(found) is type(value)
+    if isinstance(value, torch.Tensor):
+        assert found.dtype == value.dtype
+        torch.testing.assert_close(found, torch.tensor(left, dtype=value.dtype))
+    else:
+        assert found == left
+    assert protected(OneFigure(value), request, None).reply.figure is value  # type: ignore[attr-defined]
+
+
+def test_figures_get_noise_of_all_that_they_can_be(tmp_path: Path) -> None:
+    """Two means of losses differ by 10 at most, however many samples moved them: noise of 4 times 5."""
+
+    @dataclasses.dataclass(frozen=True)
+    class ManyFigures(Reply):
+        figures: torch.Tensor = disclosed("figures", "loss")
+
+    noise = NoiseMechanism(clip=1e-9, noise=4.0, entropy=np.random.default_rng(3).bytes)
+    reply = ManyFigures(torch.full((1,), 5.0, dtype=torch.float64))
+    request = Train({}, Recipe())
+    left = [float(protected(reply, request, noise).reply.figures) for _ in range(400)]  # type: ignore[attr-defined]
+    # N(5, 20) cut to 0 ... 10 is at either end with chance 1 - Phi(1/4) = 0.401 each
+    assert min(left) == 0.0 and max(left) == 10.0
+    assert np.mean(np.array(left) == 0.0) == pytest.approx(0.401, abs=0.08)
+    assert protected(reply, request, noise).updates == 1
+
+
+def test_models_that_judge_a_sites_samples_are_counted_over_all_runs(tmp_path: Path) -> None:
+    path = site(tmp_path, questions=3)
+    for run in ("a", "b", "c"):
+        assert ask(path, train(run=run)).failure == ""
+        assert ask(path, train(run=run)).failure == ""  # the same answer again is no other question
+    assert (
+        "bound on questions (policy.questions) does not allow it: 0 of 3 is left" in ask(path, train(run="d")).failure
+    )
+    write_site(tmp_path, policy={**OPEN, "fields": FIELDS[:2], "questions": 3})
+    assert ask(path, train(run="d")).failure == ""  # a model alone answers none
 
 
 def test_a_slightly_different_epsilon_opens_no_fresh_account(tmp_path: Path) -> None:

@@ -265,8 +265,8 @@ def pin(
     say(f"{site_file} allows {mark}; requests that a later fedsift adds are refused until you pin again")
     if lacking:
         say(
-            f"its [policy] does not allow {', '.join(lacking)}, which this app asks: take over what you allow of "
-            f"`fedsift flower policy {app}`"
+            f"under its [policy] this app's method cannot run here, for it needs {', '.join(lacking)}: take over what "
+            f"you allow of `fedsift flower policy {app}`"
         )
 
 

@@ -250,6 +250,13 @@ def label_account_of(path: Path, file: SiteFile) -> PrivacyAccount:
     return PrivacyAccount(account.path.with_suffix(".labels.jsonl"), file.privacy_budget)
 
 
+def question_account_of(path: Path, file: SiteFile) -> PrivacyAccount:
+    """How many models the coordinator has had judged on the dataset, held against `policy.questions`."""
+    most = (file.policy or Policy()).questions
+    path = account_of(path, file).path.with_suffix(".questions.jsonl")
+    return PrivacyAccount(path, most, "bound on questions (policy.questions)")
+
+
 def note_reply(
     egress: Path,
     asked: Any,

@@ -12,6 +12,7 @@ dataset = "chest 2024"                              # whose account that is; the
 audit = false                                       # whether the label audit may send its aggregates
 ask_first = true                                    # a run begins here only after `fedsift flower allow RUN --app APP`
 passes = 500                                        # how often one request may send all samples through a network
+questions = 10000                                   # models of the coordinator's that samples may be judged by, ever
 embeddings = 4                                      # ways in which messages may have the pictures made into features
 
 Without `requests` or `fields`, or without the table, a site answers what the installed fedsift knew when the site
@@ -21,7 +22,7 @@ approved, by pinning an app: what a newer version brings was not there then.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -62,6 +63,9 @@ class Policy(RangeChecked):
     """Whether the operator must allow each run, with its study (`site.consent.RunTerms`)."""
     passes: Positive = 500.0
     """How often one request may have all of the site's samples sent through a network, in training or to look."""
+    questions: Count = 10_000
+    """Models of the coordinator's choice of which it may hear how they fit the dataset's labels, over all runs: by many
+    crafted ones it could read them one by one."""
     embeddings: Count = 4
     """Kinds of frozen features (an extractor at a size of pictures) that messages may have computed and kept, ever."""
 
@@ -153,7 +157,7 @@ def fields_in(value: Any) -> Iterator[str]:
     if isinstance(value, Reply):
         for f in dataclasses.fields(value):
             item = getattr(value, f.name)
-            if not _empty(item):
+            if not _empty(item) and f.metadata.get("statistic") != "replies":  # what they hold is named by itself
                 yield f"{type(value).__name__}.{f.name}"
             yield from fields_in(item)
     elif isinstance(value, Mapping):
@@ -164,19 +168,44 @@ def fields_in(value: Any) -> Iterator[str]:
             yield from fields_in(item)
 
 
+JUDGING = ("share", "loss", "score", "likelihood")
+
+
+def judges(reply: Reply) -> bool:
+    """Whether a reply says how a model fits the site's samples: a figure, or a table of counts."""
+    for part in held_in(reply, Reply):
+        for f in dataclasses.fields(part):
+            kind, value = f.metadata.get("statistic"), getattr(part, f.name)
+            if value is not None and (kind in JUDGING or (kind == "count" and isinstance(value, Tensor))):
+                return True
+    return False
+
+
+def without_spares(reply: Any, listed: Collection[str]) -> Any:
+    """The reply with None in place of each field that a policy does not list and that the methods can live without."""
+    changes: dict[str, Any] = {}
+    for f in dataclasses.fields(reply):
+        value = getattr(reply, f.name)
+        if f.metadata.get("spare") and f"{type(reply).__name__}.{f.name}" not in listed:
+            changes[f.name] = None
+        elif isinstance(value, tuple) and any(isinstance(item, Reply) for item in value):
+            changes[f.name] = tuple(without_spares(item, listed) for item in value)
+    return dataclasses.replace(reply, **changes) if changes else reply
+
+
 def _empty(item: Any) -> bool:
     return item is None or (isinstance(item, str | list | tuple | Mapping) and not item)
 
 
 def small_counts(reply: Any, min_count: int) -> Iterator[str]:
-    """`Reply.field` of whole numbers in 1 ... min_count - 1, wherever a field does not say that it counts no samples.
+    """`Reply.field` of whole numbers in 1 ... min_count - 1, wherever a field counts samples or does not say its kind.
 
     The requests of fedsift keep the minimum count themselves; this is for those of a plugin, and for mistakes.
     """
     if isinstance(reply, Reply):
         for f in dataclasses.fields(reply):
             item = getattr(reply, f.name)
-            if f.metadata.get("counts", True) and _counts_few(item, min_count):
+            if f.metadata.get("statistic", "count") == "count" and _counts_few(item, min_count):
                 yield f"{type(reply).__name__}.{f.name}"
             yield from small_counts(item, min_count)
     elif isinstance(reply, tuple | list):
