@@ -19,9 +19,9 @@ from fedsift.label_audit.linear_crossfit import (
     as_probabilities,
     averaged,
     crossfit_step,
-    feature_sums,
     held_out_likelihoods,
     out_of_fold,
+    own_scale,
     share_shift,
     standardised,
 )
@@ -48,8 +48,11 @@ class Scene:
 
 
 def standard_features(scene: Scene) -> NDArray[np.float32]:
-    sums = np.sum([feature_sums(scene.features[rows]) for rows in scene.rows], axis=0)
-    return standardised(scene.features, sums, len(scene.site))
+    """Each site's by its own means and deviations, as in an audit."""
+    found = np.empty((len(scene.site), scene.features.shape[1] + 1), np.float32)
+    for rows in scene.rows:
+        found[rows] = standardised(scene.features[rows], own_scale(scene.features[rows], scene.given[rows]))
+    return found
 
 
 def federated_shares(scene: Scene, min_count: int = MIN_COUNT) -> Array:

@@ -94,8 +94,8 @@ class Deployed(InProcess):
             answers[site] = answer
         return answers
 
-    def settle(self, envelope: RequestEnvelope) -> None:
-        EngineFederation.settle(self, envelope)  # the notebook is the site's, which has kept it
+    def accept_notebook(self, envelope: RequestEnvelope) -> None:
+        EngineFederation.accept_notebook(self, envelope)  # the notebook is the site's, which has kept it
 
 
 def parts_of(request: Request[Any], reply: Reply) -> Iterator[tuple[Request[Any], Reply]]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedsift.formulas.metrics import roc_area
-from fedsift.formulas.privacy import clipping_share, gaussian_draws
+from fedsift.formulas.privacy import GRID_BITS, clipping_share, discrete_gaussian
 from fedsift.protocol.federation import Round
 from fedsift.protocol.messages import Weights
 from fedsift.protocol.site import Samples
@@ -114,8 +114,8 @@ def noised(start: Weights, model: Weights, bound: float, noise: float, entropy: 
     flat = torch.cat([(model[name] - start[name]).double().reshape(-1) for name in names])
     flat = flat * clipping_share(float(flat.norm()), bound)
     if noise > 0:
-        drawn = gaussian_draws(entropy.bytes(16 * ((len(flat) + 1) // 2)), len(flat))
-        flat = flat + noise * bound * torch.from_numpy(drawn)
+        drawn = torch.from_numpy(discrete_gaussian(entropy.bytes, len(flat)))
+        flat = flat + noise * bound * drawn / 2**GRID_BITS
     parts = torch.split(flat, [model[name].numel() for name in names])
     moved = {name: start[name] + part.reshape(start[name].shape).float() for name, part in zip(names, parts)}
     return {**model, **moved}

@@ -102,7 +102,6 @@ UNREAD: Mapping[str, str] = {
     "OwnEvaluated.rest": "read with OwnEvaluated.total",
     "LabelsCounted.remainders": "read with LabelsCounted.cells",
     "LabelsCounted.rest": "nothing: there is one row",
-    "LabelsCounted.sums": "for heads on frozen features alone",
     "FoldsFitted.models": "for heads on frozen features alone",
     "FoldsFitted.likelihoods": "for heads on frozen features alone",
     "GridJudged.nats": "not by class",
@@ -218,8 +217,8 @@ def read(left: Sequence[Left], reader: Reader) -> Evidence:
 def updates_of(each: Left) -> Iterable[tuple[str, Any, Any]]:
     """Fields with updates that are not empty, with what they started from; None for nothing."""
     for entry in dataclasses.fields(each.reply):
-        value, start = getattr(each.reply, entry.name), entry.metadata.get("update")
-        if start is not None and value is not None and len(value):
+        value, start = getattr(each.reply, entry.name), entry.metadata["update"]
+        if entry.metadata["statistic"] == "model" and value is not None and len(value):
             yield (
                 f"{type(each.reply).__name__}.{entry.name}",
                 value,

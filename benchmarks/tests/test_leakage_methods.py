@@ -74,7 +74,7 @@ def test_counts_of_evaluation_and_audit_tell_the_mix() -> None:
     sides = torch.tensor([[2, 6], [6, 2]])  # without and with each finding
     several = OwnEvaluated(sides, sides, torch.tensor([0, 0]), 0.1, 8, 0)
     np.testing.assert_allclose(BY_CLASS["OwnEvaluated.total"](several), [0.75, 0.25])
-    lumped = LabelsCounted(torch.tensor([[[12, -1, -1]]]), torch.tensor([[12]]), torch.tensor([0]), None, 24)
+    lumped = LabelsCounted(torch.tensor([[[12, -1, -1]]]), torch.tensor([[12]]), torch.tensor([0]), 24)
     np.testing.assert_allclose(BY_CLASS["LabelsCounted.cells"](lumped), [0.5, 0.25, 0.25])
 
 

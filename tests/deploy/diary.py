@@ -17,7 +17,7 @@ from fedsift.protocol.site import Site
 class DiaryEntries(Reply):
     """How often the site has written."""
 
-    entries: int = disclosed("number of entries in the site's diary")
+    entries: int = disclosed("number of entries in the site's diary", "setting")
 
     def refusal(self, request: Any, facts: SiteFacts) -> str | None:
         return None if self.entries > 0 else "an entry was made, so there must be one"

@@ -78,9 +78,9 @@ def test_notes_of_every_run_are_gone_and_the_runs_are_closed(tmp_path: Path) -> 
     assert list(notebook.glob("runs/*/*.pages")) == list(notebook.glob("runs/*/*.answer")) == []
     assert len(found.files) == 6 and not any(Path(file).exists() for file in found.files)
     for run in ("first", LONG):
-        later = ask(path, CountLabels((1, 3), features=False), run, ask=1, expects="0.0:train")
+        later = ask(path, CountLabels((1, 3)), run, ask=1, expects="0.0:train")
         assert later.failure.startswith("NotebookGone: site 'north' has removed its notes of run")
-        again = ask(path, CountLabels((1, 3), features=False), run)
+        again = ask(path, CountLabels((1, 3)), run)
         assert again.failure.startswith("NotebookGone: ")
     visit(path, "third")
     kept = next((notebook / "runs" / "third").glob("*.pages"))

@@ -14,14 +14,15 @@ from typer.testing import CliRunner
 
 from fedsift.cli.main import app
 from fedsift.core.errors import ConfigError
-from fedsift.deploy.app import narrowest_policy
+from fedsift.deploy.app import narrowest_policy, write_app
 from fedsift.deploy.site import policy as policies
 from fedsift.deploy.site import worker
-from fedsift.deploy.site.consent import allow_run, allowed_runs
+from fedsift.deploy.site.consent import allowed_runs
 from fedsift.deploy.site.policy import Policy, fields_in, requests_in
 from fedsift.deploy.site.site_file import read_site_file
 from fedsift.methods._base import methods
-from fedsift.protocol.messages import ReplyEnvelope, RequestEnvelope, RequestMoment
+from fedsift.methods.feddpcont import ReleaseLabels
+from fedsift.protocol.messages import ReplyEnvelope, RequestEnvelope, RequestMoment, SiteFacts
 from fedsift.study.study import Study
 from fedsift.training.requests import Evaluate, Trained
 from fedsift.transports.remote.encoding import decode, encode
@@ -80,24 +81,102 @@ def test_a_request_that_rides_on_another_is_looked_at_too(tmp_path: Path) -> Non
 
 
 def test_a_field_that_is_not_listed_does_not_leave(tmp_path: Path) -> None:
-    path = site(tmp_path, fields=["Trained.weights", "Trained.samples"])
+    path = site(tmp_path, fields=["Trained.weights", "Trained.loss"])
     reply = ask(path, train())
     assert reply.reply is None
-    assert reply.failure == "Refused: this site's policy does not let Trained.loss out"
+    assert reply.failure == "Refused: this site's policy does not let Trained.samples out"
     again = ask(path, train())  # the stored answer of a repeated request is held back as well
     assert again == reply
+
+
+def test_a_field_that_the_methods_can_spare_is_left_out(tmp_path: Path) -> None:
+    """The policy of docs/deployment.md: it does not list the training loss, and refused every Train for it."""
+    page = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text("utf-8")
+    listed = tomllib.loads("fields" + page.partition("\n    fields")[2].partition("\n")[0])["fields"]
+    assert "Trained.loss" not in listed
+    path = site(tmp_path, fields=listed)
+    reply = ask(path, train())
+    assert reply.failure == ""
+    assert reply.reply.loss is None
+    assert reply.reply.refusal(train().request, SiteFacts("north", 6, classes=3)) is None
+    [line] = egress(path)
+    assert line["fields"] == ["Trained.weights", "Trained.samples"]
+
+
+STUDY = {"seed": 1, "method": {"name": "fedavg", "rounds": 3}, "model": {"name": "mlp"}, "train": {"epochs": 2}}
+
+
+def allowed(path: Path, run: str = "run", **changes: Any) -> str:
+    """The run, allowed by an app's study; what the command says."""
+    place = path.parent / f"app-{len(list(path.parent.glob('app-*')))}"
+    write_app(Study.from_table({**STUDY, **changes}), place)
+    result = CliRunner().invoke(app, ["flower", "allow", "--app", str(place), run, str(path)])
+    assert result.exit_code == 0, result.output
+    return result.output
 
 
 def test_the_operator_is_asked_first(tmp_path: Path) -> None:
     path = site(tmp_path, ask_first=True)
     assert "has not allowed the run 'run' yet" in ask(path, train()).failure
-    result = CliRunner().invoke(app, ["flower", "allow", "run", str(path)])
-    assert result.exit_code == 0, result.output
+    allowed(path)
     assert ask(path, train()).failure == ""
     assert "'other'" in ask(path, train(run="other")).failure
     notebook = tmp_path / "notebook" / "north"
-    allow_run(notebook, "other")
-    assert allowed_runs(notebook) == {"run", "other"}
+    allowed(path, "other")
+    assert set(allowed_runs(notebook)) == {"run", "other"}
+
+
+def changed(**changes: Any) -> RequestEnvelope:
+    envelope = train()
+    moment = {key: changes.pop(key) for key in ("seed", "stage", "round") if key in changes}
+    recipe = dataclasses.replace(envelope.request.recipe, **changes)
+    request = dataclasses.replace(envelope.request, recipe=recipe)
+    return dataclasses.replace(envelope, moment=dataclasses.replace(envelope.moment, **moment), request=request)
+
+
+@pytest.mark.parametrize(
+    ("envelope", "words"),
+    [
+        (changed(seed=2), "it has seed 2, the study 1"),
+        (changed(stage="warm up"), "it has a stage 'warm up', the study train"),
+        (changed(round=3), "it is in round 4, the study has 3"),
+        (changed(epochs=400), "it trains for 400 epochs, the study for 2"),
+        (changed(lr=9.0), "it trains by lr 9"),
+        (changed(batch_size=1), "it trains on 1 samples at once"),
+        (dataclasses.replace(train(), request=ReleaseLabels(0.1, 3)), "it asks ReleaseLabels in the stage 'train'"),
+    ],
+)
+def test_what_is_allowed_is_a_study_and_not_a_name(tmp_path: Path, envelope: RequestEnvelope, words: str) -> None:
+    path = site(tmp_path, ask_first=True, requests=["Train", "ReleaseLabels"])
+    allowed(path)
+    failure = ask(path, envelope).failure
+    assert "this is not the study that was allowed as the run 'run'" in failure and words in failure
+    assert "the study mlp" in ask(path, train(), "cnn").failure.replace("'s", "")
+    assert ask(path, train()).failure == ""
+
+
+def test_what_differs_from_what_was_allowed_asks_again_and_says_what(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = site(tmp_path, ask_first=True)
+    allowed(path)
+    write_site(tmp_path, policy={**OPEN, "ask_first": True, "passes": 900.0})
+    assert "policy.passes: 500.0 -> 900.0" in ask(path, train()).failure
+    assert "policy.passes: 500.0 -> 900.0" in allowed(path)
+    assert ask(path, train()).failure == ""
+    monkeypatch.setattr("fedsift.deploy.site.consent._source_digest", lambda package: "other")
+    assert "has changed since: code of fedsift" in ask(path, train()).failure
+    monkeypatch.undo()
+    assert "train.epochs: 2 -> 4" in allowed(path, train={"epochs": 4})
+    assert ask(path, changed(epochs=4, round=1)).failure == ""
+
+
+def test_a_permission_that_was_altered_is_none(tmp_path: Path) -> None:
+    path = site(tmp_path, ask_first=True)
+    allowed(path)
+    file = tmp_path / "notebook" / "north" / "allowed-runs.json"
+    file.write_text(file.read_text("utf-8").replace("rounds = 3", "rounds = 9"), "utf-8")
+    assert "has not allowed the run 'run' yet" in ask(path, train()).failure
 
 
 def test_a_changed_policy_counts_from_the_next_request_on(tmp_path: Path) -> None:
@@ -114,9 +193,9 @@ def test_no_policy_is_no_rule_and_an_empty_one_refuses_all(tmp_path: Path) -> No
     assert read_site_file(write_site(tmp_path / "a")).policy is None
     assert read_site_file(write_site(tmp_path / "b", policy={})).policy == Policy()
     envelope = RequestEnvelope("run", "north", RequestMoment(1, "train", 0, 0), "", Evaluate(None))
-    assert Policy().objection_to_request(envelope, frozenset()) is not None
-    assert Policy().objection_to_request("text", frozenset()) is not None
-    assert Policy().objection_to_request(IntroductionRequest(), frozenset()) is None
+    assert Policy().objection_to_request(envelope) is not None
+    assert Policy().objection_to_request("text") is not None
+    assert Policy().objection_to_request(IntroductionRequest()) is None
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedcorr", "fednoro", "label-audit"])
@@ -137,7 +216,8 @@ def test_the_operator_s_page_and_the_module_list_every_key() -> None:
         block = text.partition("[policy]\nrequests")[2].partition("\n\n")[0]
         table = tomllib.loads(f"requests{block}")
         assert set(table) == {field.name for field in dataclasses.fields(Policy)}
-        assert (table["passes"], table["embeddings"]) == (Policy().passes, Policy().embeddings)
+        for key in ("passes", "questions", "embeddings"):
+            assert table[key] == getattr(Policy(), key)
 
 
 def test_empty_fields_do_not_leave() -> None:

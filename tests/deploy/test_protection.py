@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from typer.testing import CliRunner
 
 from fedsift.cli.main import app
@@ -21,6 +23,7 @@ from fedsift.deploy.site.consent import approve, fields_that_left, rules_of, wit
 from fedsift.deploy.site.policy import Policy, small_counts
 from fedsift.deploy.site.privacy_account import BudgetRefused, PrivacyAccount, PrivacyCharge
 from fedsift.deploy.site.site_file import read_site_file
+from fedsift.formulas.privacy import GRID_BITS
 from fedsift.label_audit.at_site import CountLabels
 from fedsift.methods.feddpcont import ReleasedCounts, ReleaseLabels
 from fedsift.protocol.messages import Reply, ReplyEnvelope, Request, RequestEnvelope, RequestMoment, disclosed
@@ -35,9 +38,9 @@ from tests.deploy.test_site_data import train, write_site
 START = {"w": torch.zeros(3), "steps": torch.tensor(0)}
 
 
-def quiet(count: int) -> bytes:
-    """Entropy of which every draw is the same: u = v = 1/2."""
-    return (2**63).to_bytes(8, "little") * (count // 8)
+def repeated() -> Callable[[int], bytes]:
+    """The same draws whenever it is made."""
+    return np.random.default_rng(5).bytes
 
 
 # Clipping and noise --------------------------------------------------------------------------------------------------
@@ -61,7 +64,7 @@ def test_noise_has_the_size_that_the_account_is_told() -> None:
 
 def test_a_variance_stays_one() -> None:
     start = {"norm.running_var": torch.full((4,), 1e-3)}
-    found = protected_model(start, start, NoiseMechanism(clip=1.0, noise=5.0, entropy=quiet))
+    found = protected_model(start, start, NoiseMechanism(clip=1.0, noise=5.0, entropy=repeated()))
     assert float(found["norm.running_var"].min()) > 0
 
 
@@ -69,13 +72,16 @@ def test_a_variance_stays_one() -> None:
 def test_an_update_that_overflowed_leaves_with_noise_like_one_that_did_not_move(broken: float) -> None:
     # a share of 0 times infinity is no number, and would say without any noise where the weights overflowed
     start = {"w": torch.ones(4)}
-    noisy = NoiseMechanism(clip=1.0, noise=1e6, entropy=quiet)
-    still = protected_model(start, start, noisy)["w"]
+
+    def released(model: dict[str, Tensor]) -> Tensor:
+        return protected_model(model, start, NoiseMechanism(clip=1.0, noise=1e6, entropy=repeated()))["w"]
+
+    still = released(start)
     assert torch.isfinite(still).all() and not torch.equal(still, start["w"])
     for place in range(4):
         moved = start["w"].clone()
         moved[place] = broken
-        assert torch.equal(protected_model({"w": moved}, start, noisy)["w"], still)
+        assert torch.equal(released({"w": moved}), still)
     change = torch.tensor([broken, 3.0, 4.0])
     for length, told in (
         (9.0, [0.0, 3.0, 4.0]),
@@ -95,12 +101,34 @@ def test_huge_moves_are_measured_and_shortened() -> None:
 
 
 def test_the_noise_joins_the_move_before_a_huge_weight_swallows_either() -> None:
-    # above 2^60 doubles lie 256 apart: a move of 129 alone would be told as one of 256, beyond its bound;
-    # with noise of -sqrt(2 ln 2) 12.9 = -15 it is 114, and told as 0
-    start = {"w": torch.tensor([2.0**60], dtype=torch.float64)}
-    moved = {"w": torch.tensor([2.0**60 + 256], dtype=torch.float64)}
-    found = protected_model(moved, start, NoiseMechanism(129.0, 0.1, quiet))["w"]
-    assert float(found) - 2.0**60 == 0.0
+    # above 2^60 doubles lie 256 apart: what leaves is 2^60 and the sum of move and noise, rounded once
+    start = {"w": torch.full((2000,), 2.0**60, dtype=torch.float64)}
+    moved = {"w": torch.full((2000,), 2.0**60, dtype=torch.float64)}
+    moved["w"][:2] += 256
+    small = protected_model({"w": moved["w"] - start["w"]}, None, NoiseMechanism(129.0, 0.5, repeated()))["w"]
+    found = protected_model(moved, start, NoiseMechanism(129.0, 0.5, repeated()))["w"]
+    assert torch.equal(found, start["w"] + small)
+    assert float((found - start["w"]).abs().max()) == 256.0
+
+
+def test_noised_numbers_lie_on_a_grid_that_says_nothing_of_the_data() -> None:
+    """The last bits of a rounded sum of move and noise would tell one move from another (Mironov 2012)."""
+    step = 4.0 * 0.5 / 2.0**GRID_BITS
+    for seed in range(3):
+        change = torch.randn(500, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        steps = protected_model({"": change}, None, NoiseMechanism(0.5, 4.0))[""] / step
+        assert torch.equal(steps, steps.round())
+
+
+@pytest.mark.parametrize("length", [1e-9, 0.5, 3.0, 1e9])
+def test_on_the_grid_no_update_is_longer_than_the_bound(length: float) -> None:
+    same = repeated()
+    change = torch.randn(5000, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    change *= length / change.norm()
+    noise = protected_model({"": torch.zeros(5000, dtype=torch.float64)}, None, NoiseMechanism(0.5, 4.0, same))[""]
+    found = protected_model({"": change}, None, NoiseMechanism(0.5, 4.0, repeated()))[""] - noise
+    assert float(found.norm()) <= 0.5
+    assert float(found.norm()) == pytest.approx(min(length, 0.5), abs=5000**0.5 * 2.0 / 2**GRID_BITS)
 
 
 def test_weights_that_are_no_numbers_are_no_start() -> None:
@@ -202,8 +230,8 @@ def test_a_damaged_account_lets_nothing_out(tmp_path: Path) -> None:
         account.charge(charge(0.1))
 
 
-NOISY = {"clip": 0.01, "noise": 2.0, "budget": 1.0}
-"""2 / 2^2 = 1/2 for each release: two are allowed."""
+NOISY: dict[str, Any] = {"clip": 0.01, "noise": 2.0, "budget": 1.0, "fields": FIELDS[:2]}
+"""2 / 2^2 = 1/2 for each release: two are allowed. The loss, which would cost as much, is left out."""
 
 
 def test_updates_leave_with_noise_and_are_paid_for_once(tmp_path: Path) -> None:
@@ -216,7 +244,8 @@ def test_updates_leave_with_noise_and_are_paid_for_once(tmp_path: Path) -> None:
     account = PrivacyAccount(tmp_path / "notebook" / "privacy" / "north.jsonl")
     assert [each.rho for each in account.charges()] == [0.5]
     [line, _] = egress(path)
-    assert line["outside_budget"] == ["Trained.samples", "Trained.loss"]
+    assert line["outside_budget"] == ["Trained.samples"]
+    assert first.reply.loss is None
     second = ask(path, train(run="another-run"))
     assert second.failure == ""
     third = ask(path, train(run="a-third"))
@@ -227,7 +256,7 @@ def test_updates_leave_with_noise_and_are_paid_for_once(tmp_path: Path) -> None:
 def test_the_account_is_the_datasets_not_the_sites(tmp_path: Path) -> None:
     path = site(tmp_path, **NOISY, dataset="chest 2024")
     assert ask(path, train()).failure == ""
-    [file] = (tmp_path / "notebook" / "privacy").glob("*.jsonl")
+    [file] = (tmp_path / "notebook" / "privacy").glob("*2024*.jsonl")
     assert "chest" in file.name
 
 
@@ -238,9 +267,9 @@ def test_the_budget_is_shown_with_what_it_does_not_cover(tmp_path: Path) -> None
     assert shown.exit_code == 0, shown.output
     table = json.loads(shown.output)
     assert (table["spent"], table["budget"], table["releases"]) == (0.5, 1.0, 1)
-    assert table["outside"] == {"Train": ["Trained.samples", "Trained.loss"]}
-    # rho = 1/2, delta = 1e-6: 1/2 + 2 sqrt(ln(1e6) / 2)
-    assert table["epsilon"] == pytest.approx(0.5 + 2 * math.sqrt(0.5 * math.log(1e6)))
+    assert table["outside"] == {"Train": ["Trained.samples"]}
+    # rho = 1/2, delta = 1e-6: the least of the bounds over all orders, at alpha = 5.907
+    assert table["epsilon"] == pytest.approx(5.2215, abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -262,9 +291,9 @@ def test_rules_that_make_no_sense_are_refused(table: dict[str, Any], word: str, 
 
 @dataclasses.dataclass(frozen=True)
 class Tallied(Reply):
-    found: int = disclosed("a count")
-    table: torch.Tensor = disclosed("counts")
-    version: int = disclosed("no count", counts=False, default=3)
+    found: int = disclosed("a count", "count")
+    table: torch.Tensor = disclosed("counts", "count")
+    version: int = disclosed("no count", "setting", default=3)
 
 
 def test_a_plugins_small_count_does_not_leave_either() -> None:
@@ -284,10 +313,10 @@ def test_a_site_below_its_own_minimum_count_stays_out(tmp_path: Path) -> None:
 
 
 def test_an_audits_aggregates_need_a_word_of_their_own() -> None:
-    asked = RequestEnvelope("run", "north", RequestMoment(1, "count", 0, 0), "", CountLabels(1, False))
+    asked = RequestEnvelope("run", "north", RequestMoment(1, "count", 0, 0), "", CountLabels((1, 3)))
     for audit in (False, True):
         policy = Policy(requests=("CountLabels",), audit=audit)
-        reason = policy.objection_to_request(asked, frozenset())
+        reason = policy.objection_to_request(asked)
         assert (reason is None) == audit
 
 
@@ -390,3 +419,96 @@ def test_what_all_releases_of_labels_spend_is_added_up_over_runs_and_seeds(
     assert release(0.6, 22).reply is not None
     shown = CliRunner().invoke(app, ["flower", "budget", str(path)])
     assert "2 releases of labels spent epsilon 0.9 on each, of 1" in " ".join(shown.output.split())
+
+
+def test_a_loss_costs_what_an_update_does_and_leaves_with_noise(tmp_path: Path) -> None:
+    path = site(tmp_path, **{**NOISY, "fields": FIELDS})
+    losses = {ask(path, train(run=run)).reply.loss for run in ("one",)}
+    assert losses != {ask(site(tmp_path / "plain"), train()).reply.loss}
+    [charge] = PrivacyAccount(tmp_path / "notebook" / "privacy" / "north.jsonl").charges()
+    assert (charge.updates, charge.rho) == (2, 1.0)
+    [line] = egress(path)
+    assert line["outside_budget"] == ["Trained.samples"]
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "most", "left"),
+    [
+        (0.123456, "loss", None, 0.12),
+        (1e9, "loss", None, 10.0),
+        (math.nan, "loss", None, 10.0),
+        (-3.0, "loss", None, 0.0),
+        (0.987654, "share", 1.0, 0.99),
+        (torch.tensor([0.555, 1e9]), "score", None, [0.56, 100.0]),
+        (torch.tensor([-3, -(10**6)]), "likelihood", 0.0, [-3, -10 * 7]),
+    ],
+)
+def test_figures_are_bounded_and_rounded(value: Any, kind: Any, most: float | None, left: Any) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class OneFigure(Reply):
+        figure: Any = disclosed("a figure", kind, most=most)
+
+    request = Train({}, Recipe())
+    found = protected(OneFigure(value), request, None, min_count=10, samples=7).reply.figure  # type: ignore[attr-defined]
+    assert type(found) is type(value)
+    if isinstance(value, torch.Tensor):
+        assert found.dtype == value.dtype
+        torch.testing.assert_close(found, torch.tensor(left, dtype=value.dtype))
+    else:
+        assert found == left
+    assert protected(OneFigure(value), request, None).reply.figure is value  # type: ignore[attr-defined]
+
+
+def test_figures_get_noise_of_all_that_they_can_be(tmp_path: Path) -> None:
+    """Two means of losses differ by 10 at most, however many samples moved them: noise of 4 times 5."""
+
+    @dataclasses.dataclass(frozen=True)
+    class ManyFigures(Reply):
+        figures: torch.Tensor = disclosed("figures", "loss")
+
+    noise = NoiseMechanism(clip=1e-9, noise=4.0, entropy=np.random.default_rng(3).bytes)
+    reply = ManyFigures(torch.full((1,), 5.0, dtype=torch.float64))
+    request = Train({}, Recipe())
+    left = [float(protected(reply, request, noise).reply.figures) for _ in range(400)]  # type: ignore[attr-defined]
+    # N(5, 20) cut to 0 ... 10 is at either end with chance 1 - Phi(1/4) = 0.401 each
+    assert min(left) == 0.0 and max(left) == 10.0
+    assert np.mean(np.array(left) == 0.0) == pytest.approx(0.401, abs=0.08)
+    assert protected(reply, request, noise).updates == 1
+
+
+def test_models_that_judge_a_sites_samples_are_counted_over_all_runs(tmp_path: Path) -> None:
+    path = site(tmp_path, questions=3)
+    for run in ("a", "b", "c"):
+        assert ask(path, train(run=run)).failure == ""
+        assert ask(path, train(run=run)).failure == ""  # the same answer again is no other question
+    assert (
+        "bound on questions (policy.questions) does not allow it: 0 of 3 is left" in ask(path, train(run="d")).failure
+    )
+    write_site(tmp_path, policy={**OPEN, "fields": FIELDS[:2], "questions": 3})
+    assert ask(path, train(run="d")).failure == ""  # a model alone answers none
+
+
+def test_a_slightly_different_epsilon_opens_no_fresh_account(tmp_path: Path) -> None:
+    """400 runs at epsilon 0.1 (1 + k 1e-6) spent 40 on each label; the default budget of 4 allows 39 of them."""
+    path = write_site(tmp_path)
+    (tmp_path / "notebook" / "north").mkdir(parents=True)
+    answered, refused = 0, 0
+    for number in range(50):
+        moment = RequestMoment(number, "labels", 0, 0)
+        asked = ReleaseLabels(0.1 * (1 + number * 1e-6), 3)
+        found = ask(path, RequestEnvelope(f"run-{number}", "north", moment, "", asked))
+        answered += found.reply is not None
+        refused += "privacy budget does not allow it" in found.failure
+    assert (answered, refused) == (39, 11)
+    shown = CliRunner().invoke(app, ["flower", "budget", str(path)])
+    assert "39 releases of labels spent epsilon 3.9 on each, of 4" in " ".join(shown.output.split())
+
+
+def test_true_counts_of_labels_need_a_site_without_a_limit(tmp_path: Path) -> None:
+    for budget, wanted in ((4.0, False), (math.inf, True)):
+        path = write_site(tmp_path / str(budget), privacy_budget=budget)
+        (path.parent / "notebook" / "north").mkdir(parents=True)
+        asked = RequestEnvelope("run", "north", RequestMoment(1, "labels", 0, 0), "", ReleaseLabels(None, 3))
+        assert (ask(path, asked).reply is not None) == wanted
+    with pytest.raises(ConfigError, match="privacy_budget"):
+        read_site_file(write_site(tmp_path / "less", privacy_budget=-1.0))

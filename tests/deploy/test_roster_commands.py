@@ -122,8 +122,11 @@ def test_commands_of_operators_answer_as_json(tmp_path: Path) -> None:
     pinned = json.loads(call("pin", tmp_path / "app", site, "--json"))
     assert pinned["app"] == app_fingerprint(tmp_path / "app")
     assert set(pinned["not_allowed_by_policy"]) == set(requests)
-    call("allow", "first", site)
-    assert json.loads(call("allow", "run-7", site, "--json"))["allowed_runs"] == ["first", "run-7"]
+    call("allow", "first", site, "--app", tmp_path / "app")
+    assert json.loads(call("allow", "run-7", site, "--app", tmp_path / "app", "--json"))["allowed_runs"] == [
+        "first",
+        "run-7",
+    ]
     assert json.loads(call("withdraw", site, "--json")) == {"site": "north", "runs": [], "erased": False}
 
 
@@ -332,13 +335,13 @@ def test_a_pin_says_what_the_sites_policy_withholds_of_the_app(tmp_path: Path) -
     requests, fields = requested_fields(study)
     narrow = {"requests": requests, "fields": fields, "audit": True}
     whole = write_site(tmp_path / "whole", policy=narrow)
-    assert "does not allow" not in call("pin", tmp_path / "app", whole)
+    assert "cannot run here" not in call("pin", tmp_path / "app", whole)
     unset = write_site(tmp_path / "unset", policy={"audit": True})
-    assert "does not allow" not in call("pin", tmp_path / "app", unset)
+    assert "cannot run here" not in call("pin", tmp_path / "app", unset)
     cut = write_site(tmp_path / "cut", policy={"requests": requests[1:], "fields": fields[:-1]})
     words = call("pin", tmp_path / "app", cut)
-    assert f"does not allow {requests[0]}, {fields[-1]}, audit = true, which this app asks" in words
-    assert "does not allow" not in call("pin", app_fingerprint(tmp_path / "app"), cut)
+    assert f"cannot run here, for it needs {requests[0]}, {fields[-1]}, audit = true" in words
+    assert "cannot run here" not in call("pin", app_fingerprint(tmp_path / "app"), cut)
 
 
 def test_a_link_that_a_killed_meeting_point_left_is_gone_before_the_next_one_starts(

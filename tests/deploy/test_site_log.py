@@ -12,9 +12,11 @@ import pytest
 from typer.testing import CliRunner
 
 from fedsift.cli.main import app
+from fedsift.deploy.app import write_app
 from fedsift.deploy.site import worker
 from fedsift.deploy.site.consent import allowed_runs
 from fedsift.deploy.site.worker import EscapedLines
+from fedsift.study.study import Study
 from fedsift.transports.remote.encoding import encode
 from tests.deploy.test_policy import OPEN
 from tests.deploy.test_site_data import train, write_site
@@ -56,11 +58,12 @@ def test_the_command_that_lets_a_run_in_can_be_pasted(
     with caplog.at_level(logging.WARNING, "fedsift.site"):
         worker._reply(encoded, path)
     [message] = caplog.messages
-    program, *words = shlex.split(message.partition("To let it in: ")[2])
+    program, *words = shlex.split(message.rpartition("read: ")[2])
     assert program == "fedsift"
-    result = CliRunner().invoke(app, words)
+    write_app(Study.from_table({"method": {"name": "fedavg"}, "model": {"name": "mlp"}}), tmp_path / "my-app")
+    result = CliRunner().invoke(app, [str(tmp_path / "my-app") if word == "APP" else word for word in words])
     assert result.exit_code == 0, result.output
-    assert allowed_runs(path.parent / "notebook" / "north") == {run}
+    assert allowed_runs(path.parent / "notebook" / "north").keys() == {run}
 
 
 @pytest.mark.parametrize("run", [FAKE, "'; touch x; '", "$(touch x)"])

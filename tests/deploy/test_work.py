@@ -141,7 +141,7 @@ def lesson(epochs: int) -> PublicLesson:
     return PublicLesson(PublicPart(0, 0, 50), torch.zeros(50, CLASSES), "mse", Recipe(epochs=epochs))
 
 
-FOLDS = FitFolds(torch.zeros(5, 1, 3), (0,), 2, (0.1,), torch.ones(1, 3) / 3, torch.ones(2, 4), 6)
+FOLDS = FitFolds(torch.zeros(5, 1, 3), (0,), 2, (0.1,), torch.ones(1, 3) / 3)
 
 DEAR: dict[str, Request[Any]] = {
     "epochs": Train(WEIGHTS, LONG),
@@ -224,7 +224,7 @@ def test_epochs_that_are_no_number_of_epochs(tmp_path: Path, epochs: str) -> Non
     [
         (Indicate(WEIGHTS, 10**9), "Indicate speaks of 1000000000 classes, this site has 3"),
         (Train(WEIGHTS, Recipe(), then=(Indicate(None, 4),)), "speaks of 4 classes"),
-        (CountLabels((1, 10**9), features=False), "speaks of 1000000000 classes"),
+        (CountLabels((1, 10**9)), "speaks of 1000000000 classes"),
         (dataclasses.replace(FOLDS, folds=10**9), "folds = 1e+09 is outside 1 to 100"),
         (dataclasses.replace(FOLDS, folds=-1), "folds = -1 is outside 1 to 100"),
         (TrainBehindFilter(WEIGHTS, Recipe(), em_steps=10**9), "em_steps = 1e+09 is outside 1 to 10000"),
@@ -242,9 +242,9 @@ def test_numbers_that_would_only_fill_the_memory(tmp_path: Path, request_: Reque
 def test_a_request_that_hides_in_a_part_of_another_must_be_egress() -> None:
     hidden = SortByOwnLearner(WEIGHTS, {}, (Train({}, Recipe(), then=(Evaluate(None),)),))
     policy = Policy(requests=("SortByOwnLearner",))
-    assert "the request Evaluate" in str(policy.objection_to_request(envelope(hidden), frozenset()))
+    assert "the request Evaluate" in str(policy.objection_to_request(envelope(hidden)))
     plain = SortByOwnLearner(WEIGHTS, {}, (Train({}, Recipe()),))
-    assert policy.objection_to_request(envelope(plain), frozenset()) is None
+    assert policy.objection_to_request(envelope(plain)) is None
 
 
 def test_what_is_no_number_is_too_much() -> None:

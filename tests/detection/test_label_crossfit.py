@@ -11,10 +11,10 @@ from fedsift.label_audit.linear_crossfit import (
     as_probabilities,
     averaged,
     crossfit_step,
-    feature_sums,
     fold_numbers,
     held_out_likelihoods,
     out_of_fold,
+    own_scale,
     share_shift,
     standardised,
 )
@@ -80,17 +80,34 @@ def test_soft_targets_of_certainty_are_labels() -> None:
     np.testing.assert_array_equal(hard, soft)
 
 
-def test_standardised_over_sites() -> None:
-    rng = np.random.default_rng(4)
-    sites = [rng.normal(5, 3, (40, 6)).astype(np.float32), rng.normal(-1, 1, (60, 6)).astype(np.float32)]
-    sites[0][:, 2] = sites[1][:, 2] = 7.0  # says nothing: becomes zero, not noise
-    sums = feature_sums(sites[0]) + feature_sums(sites[1])
-    rows = np.concatenate([standardised(site, sums, 100) for site in sites])
-    np.testing.assert_allclose(rows[:, :-1].mean(0), 0, atol=1e-5)
-    np.testing.assert_allclose(rows[:, [0, 1, 3]].std(0), 4 / np.sqrt(6), rtol=1e-3)
-    assert not rows[:, 2].any() and (rows[:, -1] == 1).all()
+def test_a_site_standardises_by_itself() -> None:
+    rows = np.random.default_rng(4).normal(5, 3, (400, 6)).astype(np.float32)
+    rows[:, 2] = 7.0  # says nothing: becomes zero, not noise
+    found = standardised(rows, own_scale(rows))
+    np.testing.assert_allclose(found[:, :-1].mean(0), 0, atol=1e-5)
+    np.testing.assert_allclose(found[:, [0, 1, 3]].std(0), 4 / np.sqrt(6), rtol=1e-3)
+    assert not found[:, 2].any() and (found[:, -1] == 1).all()
     with pytest.raises(DataError):
-        standardised(sites[0], sums, 0)
+        own_scale(rows[:0])
+
+
+def test_sites_with_other_mixes_of_classes_standardise_nearly_alike() -> None:
+    # 900 of one class at 0 and 100 of another at 1, and the other way round: plain means are 0.1 and 0.9, by classes
+    # of weight n / (n + 10) they are (100 / 110) / (900 / 910 + 100 / 110) = 0.479 and 1 - 0.479
+    for many, mean in ((0, 0.479), (1, 0.521)):
+        given = np.repeat([many, 1 - many], [900, 100])
+        centre, deviation = own_scale(given[:, None].astype(np.float32), given)
+        assert centre[0] == pytest.approx(mean, abs=1e-3)
+        assert deviation[0] == pytest.approx(0.5, abs=1e-3)
+
+
+def test_no_label_shows_in_a_likelihood_by_more_than_ten() -> None:
+    weights = np.zeros((2, 1, 2), np.float32)
+    weights[1, 0] = [500.0, -500.0]  # certain of the first class
+    features = np.ones((12, 2), np.float32)
+    for wrong in (0, 1, 2):
+        given = np.array([1] * wrong + [0] * (12 - wrong))
+        assert held_out_likelihoods(weights, features, given, np.zeros(12, int), np.zeros(1, int)) == [-10.0 * wrong]
 
 
 def test_groups_are_never_parted_and_folds_are_even() -> None:
@@ -108,7 +125,7 @@ def test_shift_average_and_held_out_likelihood() -> None:
     x, y, fold = some()
     zero = np.zeros((5, 2, 3), np.float32)
     sums = held_out_likelihoods(zero, x, y, fold, np.array([0, 2]))
-    np.testing.assert_allclose(sums, [-(fold == 0).sum() * np.log(3), -(fold == 2).sum() * np.log(3)])
+    np.testing.assert_array_equal(sums, np.rint([-(fold == 0).sum() * np.log(3), -(fold == 2).sum() * np.log(3)]))
     np.testing.assert_allclose(as_probabilities([[0.0, np.log(3)]]), [[0.25, 0.75]])
     np.testing.assert_allclose(as_probabilities([[0.0]], sigmoid=True), [[0.5]])
     assert np.isnan(out_of_fold(zero, x, fold, np.array([0, 2]))[fold == 1]).all()

@@ -200,13 +200,13 @@ def test_a_method_that_declares_too_little_stops(tmp_path: Path) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class InnerOfADeclaredReply(Reply):
-    count: int = disclosed("how many")
+    count: int = disclosed("how many", "count")
 
 
 @dataclasses.dataclass(frozen=True)
 class OuterDeclaredReply(Reply):
-    inner: InnerOfADeclaredReply | None = disclosed("a part")
-    follow_ups: tuple[Reply, ...] = disclosed("others", default=())
+    inner: InnerOfADeclaredReply | None = disclosed("a part", "replies")
+    follow_ups: tuple[Reply, ...] = disclosed("others", "replies", default=())
 
 
 @dataclasses.dataclass(frozen=True)

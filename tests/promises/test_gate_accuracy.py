@@ -116,7 +116,7 @@ def test_refused_replies_do_not_move_the_notebook(tmp_path: Path) -> None:
 
     @dataclasses.dataclass(frozen=True)
     class AskCount(Reply):
-        count: float = disclosed("how often the site was asked")
+        count: float = disclosed("how often the site was asked", "count")
 
     @dataclasses.dataclass(frozen=True)
     class CountAsks(Request[AskCount]):

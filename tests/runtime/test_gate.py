@@ -24,6 +24,7 @@ from fedsift.protocol.messages import (
     RequestEnvelope,
     RequestMoment,
     SiteFacts,
+    Statistic,
     Weights,
     disclosed,
 )
@@ -77,7 +78,7 @@ def test_honest_replies_pass() -> None:
     ("reply", "request_", "word"),
     [
         (trained(loss="0.5"), TRAIN, "loss is a str"),
-        (trained(loss=None), TRAIN, "loss is a NoneType"),
+        (trained(samples=None), TRAIN, "samples is a NoneType"),
         (trained(loss=10**400), TRAIN, "loss is not finite"),
         (trained(loss=1e308), TRAIN, "loss is beyond"),
         (trained(loss=torch.tensor(0.5)), TRAIN, "loss is a Tensor"),
@@ -143,7 +144,7 @@ def test_a_sites_own_words_are_cut_and_cannot_act() -> None:
 
 @dataclasses.dataclass(frozen=True)
 class GateRaising(Reply):
-    number: float = disclosed("a number", default=1.0)
+    number: float = disclosed("a number", "setting", default=1.0)
 
     def refusal(self, request: Any, facts: SiteFacts) -> str | None:
         raise KeyError("not there")
@@ -222,6 +223,16 @@ def _leaves(hint: Any) -> Iterator[Any]:
         yield from _leaves(part)
 
 
+def test_a_field_without_a_kind_of_statistic_cannot_be_written() -> None:
+    with pytest.raises(TypeError, match=r"Untold\.number does not say what it discloses"):
+
+        class Untold(Reply):
+            number: float = 0.0
+
+    with pytest.raises(TypeError, match="statistic"):
+        disclosed("a number")  # type: ignore[call-arg]
+
+
 def test_every_reply_of_the_program_declares_what_can_be_checked() -> None:
     classes = _reply_classes()
     assert {"Trained", "Evaluated", "Introduction", "Scored", "ClassPrototypes"} <= {cls.__name__ for cls in classes}
@@ -229,6 +240,8 @@ def test_every_reply_of_the_program_declares_what_can_be_checked() -> None:
         for field, declared in declarations(cls):
             where = f"{cls.__name__}.{field.name}"
             assert field.metadata.get("what"), f"{where} does not say what it tells: use disclosed()"
+            assert field.metadata["statistic"] in typing.get_args(Statistic), where
+            assert not field.metadata["spare"] or schema_error(None, declared, where) is None, where
             for leaf in _leaves(declared):
                 # an object fits nothing: a hint that can be checked says so, another says that it cannot be checked
                 assert str(schema_error(object(), leaf, where)).startswith(f"{where} is a object"), (

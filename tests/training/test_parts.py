@@ -22,7 +22,7 @@ START = linear_weights(2, 2)
 
 @dataclass(frozen=True)
 class PartsDone(Reply):
-    parts: int = disclosed("how many parts were trained")
+    parts: int = disclosed("how many parts were trained", "setting")
 
 
 @dataclass(frozen=True)

@@ -47,8 +47,8 @@ def make_sites(pool: Tensor, count: int, threads: int = 1) -> list[Site]:
 
 @dataclass(frozen=True)
 class Note(Reply):
-    who: str = disclosed("the site's name")
-    process: int = disclosed("the process that answered")
+    who: str = disclosed("the site's name", "setting")
+    process: int = disclosed("the process that answered", "setting")
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def test_without_workers_nothing_is_started(pool: Tensor, monkeypatch: pytest.Mo
 
 @dataclass(frozen=True)
 class Threads(Reply):
-    count: int = disclosed("the threads at work")
+    count: int = disclosed("the threads at work", "count")
 
 
 @dataclass(frozen=True)

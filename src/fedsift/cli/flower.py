@@ -265,8 +265,8 @@ def pin(
     say(f"{site_file} allows {mark}; requests that a later fedsift adds are refused until you pin again")
     if lacking:
         say(
-            f"its [policy] does not allow {', '.join(lacking)}, which this app asks: take over what you allow of "
-            f"`fedsift flower policy {app}`"
+            f"under its [policy] this app's method cannot run here, for it needs {', '.join(lacking)}: take over what "
+            f"you allow of `fedsift flower policy {app}`"
         )
 
 
@@ -282,21 +282,33 @@ def _withheld(app: Path, policy: Policy) -> list[str]:
 def allow(
     run: str = typer.Argument(help="The run's id, as the site's log names it."),
     site_file: Path = typer.Argument(Path("site.toml"), help="The site's site.toml."),
+    app: Path = typer.Option(
+        ..., "--app", help="The folder of the app that you have read: its study is what you allow."
+    ),
     json: bool = JSON,
 ) -> None:
-    """Let a run begin at a site whose policy says ask_first."""
-    with with_status(f"reading {site_file}"):
-        from fedsift.deploy.site.consent import allow_run, allowed_runs
+    """Let a run of an app's study begin at a site whose policy says ask_first; whatever differs later asks again."""
+    with with_status(f"reading {app} and {site_file}"):
+        from fedsift.deploy.flower_commands import existing
+        from fedsift.deploy.site.consent import RunTerms, allow_run, allowed_runs
         from fedsift.deploy.site.site_file import notebook_of, read_site_file
+        from fedsift.deploy.site.worker import load_plugins
+        from fedsift.study.study import Study
 
         path = site_file.resolve()
         file = read_site_file(path)
+        load_plugins(file)
         notebook = notebook_of(path, file)
-        allow_run(notebook, run)
+        existing(app / "study.toml", "the app's study")
+        terms = RunTerms.now(Study.from_file(app / "study.toml").to_toml(), file)
+        changed = allow_run(notebook, run, terms)
     if json:
-        print_json({"site": file.name, "run": run, "allowed_runs": sorted(allowed_runs(notebook))})
-    else:
-        say(f"run '{run}' may begin here")
+        runs = sorted(allowed_runs(notebook))
+        print_json({"site": file.name, "run": run, "digest": terms.digest, "changed": changed, "allowed_runs": runs})
+        return
+    say(f"run '{run}' may begin here, with the study of {app} and this site's limits (sha256:{terms.digest[:16]}...)")
+    for line in changed:
+        say(f"changed since you allowed it before: {line}")
 
 
 @flower.command("policy")

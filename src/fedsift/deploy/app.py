@@ -56,6 +56,7 @@ name = "my-site"               # how the federation knows this site; unique, and
 {settings}multilabel = {str(multilabel).lower()}             # true when a sample may have several labels
 held_out = 0.2                 # share kept for evaluation here, when the data have no test part
 notebook = "notebook"          # this site's own notes (corrected labels, private models); back it up, it never leaves
+privacy_budget = 4.0           # epsilon that all releases of a label may spend together, ever (inf: no limit)
 apps = []                      # the only apps that may run here: `fedsift flower pin APP site.toml`
 # model = "resnet18_cifar"     # another network than the study's, for methods that allow it
 
@@ -82,18 +83,24 @@ def leaves(study: Study, *, central_test: bool) -> list[list[str]]:
     return disclosure_rows({"on joining": [Introduction], **by_stage})
 
 
-def requested_fields(study: Study) -> tuple[list[str], list[str]]:
-    """Names of all requests and reply fields that this study's method declares."""
+def requested_fields(study: Study, *, spare: bool = True) -> tuple[list[str], list[str]]:
+    """Names of all requests and reply fields that this study's method declares; also those that it can `spare`."""
     asks = [kind for kinds in declared(study.method, (Evaluate,)).values() for kind in kinds]
     replies = [reply for kinds in declared_replies(study.method, (Evaluate,)).values() for reply in kinds]
     requests = list(dict.fromkeys(kind.__name__ for kind in asks))
-    fields = list(dict.fromkeys(f"{reply}.{field}" for reply, field, _ in disclosure_rows({"": replies})))
+    fields = [
+        f"{reply.__name__}.{field.name}"
+        for reply in dict.fromkeys(replies)
+        for field in dataclasses.fields(reply)
+        if spare or not (field.metadata["spare"] or field.metadata["statistic"] == "replies")
+    ]
     return requests, fields
 
 
 def withheld(study: Study, policy: Policy) -> list[str]:
-    """What this study's method asks or wants to hear and a site's policy does not allow, where that lists anything."""
-    requests, fields = requested_fields(study)
+    """What this study's method asks or needs to hear and a site's policy does not allow, where that lists anything;
+    without it the method cannot run here. Fields that it can spare are not among them."""
+    requests, fields = requested_fields(study, spare=False)
     lacking = [name for name in requests if policy.requests is not None and name not in policy.requests]
     lacking += [name for name in fields if policy.fields is not None and name not in policy.fields]
     return lacking + (["audit = true"] if not policy.audit and not AUDIT.isdisjoint(requests) else [])

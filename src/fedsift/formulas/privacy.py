@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -148,22 +149,95 @@ def update_zcdp(noise: float, updates: int = 1) -> float:
 
 
 def zcdp_epsilon(rho: float, delta: float) -> float:
-    """The epsilon of (epsilon, delta)-privacy that rho-zCDP implies: rho + 2 sqrt(rho ln(1 / delta)) (Prop. 1.3)."""
+    """The least epsilon of (epsilon, delta)-privacy that rho-zCDP implies, over all Renyi orders alpha > 1:
+
+    alpha rho + (ln(1 / delta) + (alpha - 1) ln(1 - 1 / alpha) - ln alpha) / (alpha - 1), Canonne, Kamath and Steinke
+    2020, Prop. 12. Every order gives a bound that holds, so the search need not be exact.
+    """
     if not 0 < delta < 1:
         raise ConfigError(f"delta = {delta}: it must lie between 0 and 1")
-    return rho + 2.0 * math.sqrt(rho * math.log(1.0 / delta))
+    if not math.isfinite(rho):
+        return math.inf
+    if rho <= 0:
+        return 0.0
+    middle, width, best = 0.0, 40.0, math.inf
+    for _ in range(6):  # on a logarithmic scale of alpha - 1, each time more finely about the least value
+        above = np.exp(np.linspace(middle - width, middle + width, 801))
+        alpha = 1.0 + above
+        bounds = alpha * rho + (-math.log(delta) - np.log(alpha)) / above - np.log1p(1.0 / above)
+        place = int(np.argmin(bounds))
+        best, middle, width = min(best, float(bounds[place])), math.log(above[place]), width / 100
+    return max(best, 0.0)
 
 
-def gaussian_draws(entropy: bytes, count: int) -> NDArray[np.float64]:
-    """Standard normal numbers `[count]` from 8 bytes each (Box and Muller): the source of chance is the caller's.
+# The discrete Gaussian (Canonne, Kamath and Steinke 2020), from whole numbers alone: no rounding tells of anything ----
 
-    Two uniform numbers u, v in (0, 1] give sqrt(-2 ln u) cos(2 pi v) and the same with the sine.
+GRID_BITS = 20
+"""The noise's standard deviation is 2^20 steps of the grid on which noised numbers leave."""
+_WORD = 8
+
+
+@dataclass
+class RandomWords:
+    """Whole random numbers from bytes."""
+
+    entropy: Callable[[int], bytes]
+    """So many random bytes."""
+
+    def below(self, bits: int, count: int) -> NDArray[np.int64]:
+        """Uniform on 0 ... 2^bits - 1, `[count]`."""
+        words = np.frombuffer(self.entropy(_WORD * count), dtype="<u8", count=count)
+        return (words >> np.uint64(64 - bits)).astype(np.int64)
+
+    def one_of(self, many: int, count: int) -> NDArray[np.bool_]:
+        """True with chance 1 / many, `[count]`."""
+        most = 2**62 // many * many  # above it the remainders would not be equally likely
+        found = np.full(count, most, np.int64)
+        while (odd := np.flatnonzero(found >= most)).size:
+            found[odd] = self.below(62, odd.size)
+        return np.asarray(found % many == 0)
+
+    def decaying(self, parts: NDArray[np.int64], bits: int) -> NDArray[np.bool_]:
+        """True with chance exp(-parts / 2^bits), `[n]`; 0 <= parts <= 2^bits (their Alg. 1)."""
+        odd, going = np.ones(len(parts), np.bool_), np.arange(len(parts))
+        k = 1
+        while going.size:
+            again = (self.below(bits, going.size) < parts[going]) & self.one_of(k, going.size)
+            odd[going[~again]] = k % 2 == 1
+            going, k = going[again], k + 1
+        return odd
+
+    def falling(self, parts: NDArray[np.int64], bits: int) -> NDArray[np.bool_]:
+        """The same for any parts >= 0: one factor exp(-1) for each whole, one for what is left."""
+        whole, rest = parts >> bits, parts & ((1 << bits) - 1)
+        kept = self.decaying(rest, bits)
+        while (going := np.flatnonzero(kept & (whole > 0))).size:
+            kept[going] = self.decaying(np.full(going.size, 1 << bits, np.int64), bits)
+            whole[going] -= 1
+        return kept
+
+    def laplace(self, bits: int, count: int) -> NDArray[np.int64]:
+        """Discrete Laplace of scale t = 2^bits (their Alg. 2); those that it rejects are left out."""
+        first = self.below(bits, count)
+        first = first[self.decaying(first, bits)]
+        times, going = np.zeros(first.size, np.int64), np.arange(first.size)
+        one = np.full(first.size, 1 << bits, np.int64)
+        while going.size:
+            going = going[self.decaying(one[: going.size], bits)]
+            times[going] += 1
+        size, negative = first + (times << bits), self.one_of(2, first.size)
+        kept = ~(negative & (size == 0))
+        return np.asarray(np.where(negative, -size, size)[kept])
+
+
+def discrete_gaussian(entropy: Callable[[int], bytes], count: int, bits: int = GRID_BITS) -> NDArray[np.int64]:
+    """Whole numbers y with chances proportional to exp(-y^2 / (2 sigma^2)), sigma = 2^bits, `[count]` (their Alg. 3).
+
+    Exact: Laplace of scale t = sigma, kept with chance exp(-(|y| - sigma)^2 / (2 sigma^2)).
     """
-    pairs = (count + 1) // 2
-    if len(entropy) < 16 * pairs:
-        raise DataError(f"{count} draws need {16 * pairs} bytes, got {len(entropy)}")
-    whole = np.frombuffer(entropy, dtype="<u8", count=2 * pairs) >> np.uint64(11)
-    uniform = (whole.astype(np.float64) + 1.0) * 2.0**-53
-    radius = np.sqrt(-2.0 * np.log(uniform[:pairs]))
-    angle = 2.0 * math.pi * uniform[pairs:]
-    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
+    words, found = RandomWords(entropy), np.zeros(0, np.int64)
+    while (missing := count - found.size) > 0:
+        drawn = words.laplace(bits, 3 * missing + 64)
+        away = np.abs(drawn) - (1 << bits)
+        found = np.concatenate([found, drawn[words.falling(away * away, 2 * bits + 1)]])
+    return found[:count]

@@ -25,9 +25,9 @@ from fedsift.label_audit.linear_crossfit import (
     CrossfitSettings,
     as_probabilities,
     crossfit_step,
-    feature_sums,
     held_out_likelihoods,
     out_of_fold,
+    own_scale,
     share_shift,
     standardised,
 )
@@ -66,6 +66,8 @@ PROBABILITIES = "label audit probabilities"
 """The page with the out-of-fold probabilities, float32 `[n, Q, C]`."""
 NATS = "label audit likelihoods"
 """The page with the site's own likelihoods by exponent, int64 `[2, Q, A]`: with wrong labels, and without any."""
+SCALE = "label audit scale"
+"""The page with means and deviations of the site's features, float64 `[2, F]`."""
 SEEN = "label audit average"
 """The page with the running mean of probabilities over the rounds, and how many there were (a single fold)."""
 
@@ -118,27 +120,33 @@ def feature_rows(samples: Samples) -> NDArray[np.float32]:
     return np.asarray(samples.take(torch.arange(len(samples))).flatten(1).cpu().numpy(), np.float32)
 
 
+def standard_rows(site: Site, samples: Samples) -> NDArray[np.float32]:
+    """Samples of the site, standardised by its own training samples: nothing of that leaves it."""
+    kept: Tensor | None = site.notebook.get(SCALE)
+    if kept is None:
+        kept = torch.from_numpy(own_scale(feature_rows(site.samples), None if site.multilabel else site.given.numpy()))
+        site.notebook[SCALE] = kept
+    return standardised(feature_rows(samples), kept.numpy())
+
+
 # First exchange ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class CountLabels(Request[LabelsCounted]):
-    """How often each label was given, and what features are standardised by."""
+    """How often each label was given."""
 
     reply_type: ClassVar[type[Reply]] = LabelsCounted
 
     questions: tuple[int, int]
     """Q and C."""
-    features: bool
-    """Whether features are to be summed."""
 
     def answer(self, site: Site) -> LabelsCounted:
         note_data(site)
         answers, known = given_answers(site.given), answerable(site)
         counts = [np.bincount(own, minlength=self.questions[1]) * kept for own, kept in zip(answers.T, known)]
         tables = stacked_tables([censored(count[None], site.audit_min_count) for count in counts])
-        sums = torch.from_numpy(feature_sums(feature_rows(site.samples))) if self.features else None
-        return LabelsCounted(**tables, sums=sums, samples=len(site.samples))
+        return LabelsCounted(**tables, samples=len(site.samples))
 
 
 # Linear models on features ----------------------------------------------------------------------------------------
@@ -160,16 +168,13 @@ class FitFolds(Request[FoldsFitted]):
     ridge: tuple[float, ...]
     shares: Tensor
     """g: shares of the given labels, float64 `[Q, C]`."""
-    sums: Tensor
-    """Sums and sums of squares of the features over the federation, float64 `[2, F]`."""
-    total: int
-    """Samples of the federation."""
 
     def work(self, facts: SiteFacts) -> float:
         return super().work(facts) + CrossfitSettings().work(facts.samples, len(self.held))
 
-    def rows(self, samples: Samples) -> NDArray[np.float32]:
-        return standardised(feature_rows(samples), self.sums.numpy(), self.total)
+    @property
+    def models_judged(self) -> int:
+        return len(self.held)
 
     def shift(self, site: Site) -> Array:
         """log pi_s - log g `[K]`; the log-odds of yes for multi-label data."""
@@ -181,7 +186,7 @@ class FitFolds(Request[FoldsFitted]):
         return np.asarray(each[:, 1] - each[:, 0] if site.multilabel else each[0], np.float64)
 
     def answer(self, site: Site) -> FoldsFitted:
-        x, held = self.rows(site.samples), np.array(self.held)
+        x, held = standard_rows(site, site.samples), np.array(self.held)
         fold = folds_of(site, self.folds).numpy()
         given, shift = site.given.numpy(), self.shift(site)
         known = answerable(site) if site.multilabel else None
@@ -195,10 +200,10 @@ class FitFolds(Request[FoldsFitted]):
             numpy_generator(site.moment.seed, site.name, site.moment.round, site.moment.ask, "fit folds"),
             shift=shift, annotated=known,
         )  # fmt: skip
-        sums = np.zeros(len(held))
-        if not site.multilabel and (held >= 0).all():
-            sums = held_out_likelihoods(models, x, given, fold, held, shift)
-        return FoldsFitted(torch.from_numpy(models), torch.from_numpy(sums), len(site.samples))
+        sums = None
+        if not site.multilabel and all((fold == own).sum() >= max(site.audit_min_count, 1) for own in held):
+            sums = torch.from_numpy(held_out_likelihoods(models, x, given, fold, held, shift))
+        return FoldsFitted(torch.from_numpy(models), sums, len(site.samples))
 
 
 def _remember(site: Site, probabilities: Array) -> None:
@@ -255,7 +260,7 @@ class JudgeGrid(Request[GridJudged]):
             z = out_of_fold_logits(site, self.networks).double().numpy()
         else:
             models, held = self.linear.models.numpy(), np.array(self.linear.held)
-            z = out_of_fold(models, self.linear.rows(site.samples), folds_of(site, self.linear.folds).numpy(), held)
+            z = out_of_fold(models, standard_rows(site, site.samples), folds_of(site, self.linear.folds).numpy(), held)
         return answers_of(self.with_shares(z, site), multilabel=site.multilabel)
 
     @cached_property
@@ -269,7 +274,7 @@ class JudgeGrid(Request[GridJudged]):
         if self.linear is None:
             scores = [logits_of(site.network(weights), samples).double().numpy() for weights in self.networks]
         else:
-            x = self.linear.rows(samples).astype(np.float64)
+            x = standard_rows(site, samples).astype(np.float64)
             scores = [x @ self.linear.models[:, k].double().numpy() for k in range(self.linear.models.shape[1])]
         each = [answers_of(self.with_shares(z, site), multilabel=site.multilabel) for z in scores]
         return np.asarray(np.mean(each, 0))

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedsift.core.errors import DataError
+from fedsift.protocol.messages import SPANS
 
 Floats = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -22,6 +23,8 @@ RIDGES = (3e-4, 1e-3, 3e-3, 1e-2)
 """Strengths of the ridge that are compared by the likelihood of held-out given labels."""
 SHARES_WEIGHT = 20.0
 """Samples' worth by which a site's class shares are drawn to the federation's."""
+CLASS_WEIGHT = 10.0
+"""Samples from which on a class counts more than half of what any class can, when a site standardises."""
 _LENGTH = 4.0
 """Root mean square length of a standardised row of features: it makes one learning rate fit any number of them."""
 
@@ -50,22 +53,34 @@ class CrossfitSettings:
         return self.epochs_for(samples) * samples * max(1.0, models / _TOGETHER)
 
 
-def feature_sums(features: ArrayLike) -> NDArray[np.float64]:
-    """Sums and sums of squares `[2, F]` of a site's features `[n, F]`: what a federation standardises them by."""
+def own_scale(features: ArrayLike, given: ArrayLike | None = None) -> NDArray[np.float64]:
+    """Means and deviations `[2, F]` of a site's features `[n, F]`, by which it standardises them; they never leave it.
+
+    given `[n]`: labels, of which large classes count alike (a class of n samples for n / (n + 10)), so that sites with
+    other mixes of classes standardise by nearly the same.
+    """
     rows = np.asarray(features, np.float64)
-    return np.stack([rows.sum(0), (rows**2).sum(0)])
+    if not len(rows):
+        raise DataError("features cannot be standardised: the site has no sample")
+    weights = np.full(len(rows), 1.0 / len(rows))
+    if given is not None:
+        _, member, sizes = np.unique(np.asarray(given), return_inverse=True, return_counts=True)
+        weights = 1.0 / (sizes[member] + CLASS_WEIGHT)
+        weights /= weights.sum()
+    mean = weights @ rows
+    return np.stack([mean, np.sqrt(np.maximum(weights @ (rows - mean) ** 2, 0.0))])
 
 
-def standardised(features: ArrayLike, sums: ArrayLike, samples: int) -> Floats:
-    """Features `[n, F]` with mean 0 and equal variances over the federation, and a constant: `[n, F + 1]`."""
+def standardised(features: ArrayLike, scale: ArrayLike) -> Floats:
+    """Features `[n, F]` with mean 0 and equal variances by these means and deviations, and a constant: `[n, F + 1]`.
+
+    A feature that does not vary at the site counts for nothing there.
+    """
     rows = np.asarray(features, np.float32)
-    if samples < 1:
-        raise DataError("features cannot be standardised: no site has a sample")
-    mean, square = np.asarray(sums, np.float64) / samples
-    deviation = np.sqrt(np.maximum(square - mean**2, 0.0))
-    scale = np.where(deviation > 1e-6, _LENGTH / np.sqrt(rows.shape[1]) / np.maximum(deviation, 1e-6), 0.0)
+    mean, deviation = np.asarray(scale, np.float64)
+    factor = np.where(deviation > 1e-6, _LENGTH / np.sqrt(rows.shape[1]) / np.maximum(deviation, 1e-6), 0.0)
     result = np.empty((len(rows), rows.shape[1] + 1), np.float32)
-    result[:, :-1] = (rows - mean.astype(np.float32)) * scale.astype(np.float32)
+    result[:, :-1] = (rows - mean.astype(np.float32)) * factor.astype(np.float32)
     result[:, -1] = 1.0
     return result
 
@@ -165,14 +180,15 @@ def as_probabilities(z: ArrayLike, *, sigmoid: bool = False) -> NDArray[np.float
 def held_out_likelihoods(
     weights: Floats, features: Floats, given: Labels, folds: Labels, held: Labels, shift: ArrayLike = 0.0
 ) -> NDArray[np.float64]:
-    """For each model the sum of log P(given | x, s) over the fold that it left out: `[k]`."""
+    """For each model the sum of log P(given | x, s) over the fold that it left out, `[k]`: whole numbers, each label at
+    least -10, so that none shows in a sum by more."""
     sums = np.zeros(len(held))
     for model, fold in enumerate(held):
         rows = np.flatnonzero(folds == fold)
         z = (features[rows] @ weights[:, model] + np.asarray(shift, np.float32)).astype(np.float64)
         p = as_probabilities(z)[np.arange(len(rows)), given[rows]]
-        sums[model] = np.log(np.maximum(p, 1e-12)).sum()
-    return sums
+        sums[model] = np.maximum(np.log(np.maximum(p, 1e-12)), -SPANS["likelihood"]).sum()
+    return np.rint(sums)
 
 
 def _wanted(targets: ArrayLike, classes: int) -> Floats:

@@ -68,21 +68,16 @@ def _table_refusal(reply: Any, shape: tuple[int, ...], most: int) -> str | None:
 class LabelsCounted(Reply):
     """The first exchange: how often each label was given."""
 
-    cells: Tensor = disclosed("given labels by class, [Q, 1, C]; a count below the site's minimum count is lumped")
-    remainders: Tensor = disclosed("what was lumped, [Q, 1]")
-    rest: Tensor = disclosed("what was lumped of whole rows, [Q]")
-    sums: Tensor | None = disclosed(
-        "sums and sums of squares of the features over all samples, [2, F] (heads on features alone)"
+    cells: Tensor = disclosed(
+        "given labels by class, [Q, 1, C]; a count below the site's minimum count is lumped", "count"
     )
-    samples: int = disclosed("how many samples there are")
+    remainders: Tensor = disclosed("what was lumped, [Q, 1]", "count")
+    rest: Tensor = disclosed("what was lumped of whole rows, [Q]", "count")
+    samples: int = disclosed("how many samples there are", "count")
 
     def refusal(self, request: Any, facts: SiteFacts) -> str | None:
         questions, answers = request.questions
         wrong = _table_refusal(self, (questions, 1, answers), facts.samples)
-        if wrong is None and (self.sums is None) == request.features:
-            wrong = "the features' sums do not fit what was asked"
-        if wrong is None and self.sums is not None and (self.sums.dim() != 2 or len(self.sums) != 2):
-            wrong = f"the features' sums have shape {tuple(self.sums.shape)}"
         return wrong or count_refusal("samples", self.samples, facts.samples)
 
 
@@ -90,14 +85,22 @@ class LabelsCounted(Reply):
 class FoldsFitted(Reply):
     """Linear models, each trained without one fold of the site's samples."""
 
-    models: Tensor = disclosed("the site's linear models, each trained without one fold, [F + 1, k, K]", update="")
-    likelihoods: Tensor = disclosed("of each model the log-likelihood of the labels that it left out, [k]", most=0.0)
-    samples: int = disclosed("how many samples there are")
+    models: Tensor = disclosed(
+        "the site's linear models, each trained without one fold, [F + 1, k, K]", "model", update=""
+    )
+    likelihoods: Tensor | None = disclosed(
+        "of each model the log-likelihood of the labels that it left out, in whole numbers and each label 10 at most, "
+        "[k]; none where a fold has fewer than the site's minimum count",
+        "likelihood",
+        most=0.0,
+        spare=True,
+    )
+    samples: int = disclosed("how many samples there are", "count")
 
     def refusal(self, request: Any, facts: SiteFacts) -> str | None:
         if self.models.shape != request.models.shape or self.models.dtype != torch.float32:
             return f"the models have shape {tuple(self.models.shape)}, sent were {tuple(request.models.shape)}"
-        if tuple(self.likelihoods.shape) != (request.models.shape[1],):
+        if self.likelihoods is not None and tuple(self.likelihoods.shape) != (request.models.shape[1],):
             return f"{tuple(self.likelihoods.shape)} likelihoods for {request.models.shape[1]} models"
         return count_refusal("samples", self.samples, facts.samples)
 
@@ -111,11 +114,15 @@ class FoldsFitted(Reply):
 class GridJudged(Reply):
     """The second exchange: how well each exponent explains the given labels, and who is mistaken for whom."""
 
-    nats: Tensor = disclosed("log-likelihood of the given labels by exponent, whole numbers, [Q, A]", most=0)
-    faithful: Tensor = disclosed("the same if every label were right, [Q, A]", most=0)
-    cells: Tensor = disclosed("expected labels by probable and given class, [Q, C, C], lumped below the minimum count")
-    remainders: Tensor = disclosed("what was lumped in each row, [Q, C]")
-    rest: Tensor = disclosed("what was lumped of whole rows, [Q]")
+    nats: Tensor = disclosed(
+        "log-likelihood of the given labels by exponent, whole numbers, [Q, A]", "likelihood", most=0
+    )
+    faithful: Tensor = disclosed("the same if every label were right, [Q, A]", "likelihood", most=0)
+    cells: Tensor = disclosed(
+        "expected labels by probable and given class, [Q, C, C], lumped below the minimum count", "count"
+    )
+    remainders: Tensor = disclosed("what was lumped in each row, [Q, C]", "count")
+    rest: Tensor = disclosed("what was lumped of whole rows, [Q]", "count")
 
     def refusal(self, request: Any, facts: SiteFacts) -> str | None:
         questions, answers = request.questions
@@ -132,13 +139,16 @@ class LabelsJudged(Reply):
 
     wrong: Tensor = disclosed(
         "labels that are probably wrong and both ends of the interval, whole numbers, [Q, 3]; -1 if too few",
+        "count",
         least=-1,
     )
-    evidence: bool = disclosed("whether there is evidence of wrong labels at all")
-    flagged: int = disclosed("how many samples the site should look at, 0 if fewer than its minimum count", least=0)
-    cells: Tensor = disclosed("labels by given and probable class, [Q, C, C], lumped below the minimum count")
-    remainders: Tensor = disclosed("what was lumped in each row, [Q, C]")
-    rest: Tensor = disclosed("what was lumped of whole rows, [Q]")
+    evidence: bool = disclosed("whether there is evidence of wrong labels at all", "flag")
+    flagged: int = disclosed(
+        "how many samples the site should look at, 0 if fewer than its minimum count", "count", least=0
+    )
+    cells: Tensor = disclosed("labels by given and probable class, [Q, C, C], lumped below the minimum count", "count")
+    remainders: Tensor = disclosed("what was lumped in each row, [Q, C]", "count")
+    rest: Tensor = disclosed("what was lumped of whole rows, [Q]", "count")
 
     def refusal(self, request: Any, facts: SiteFacts) -> str | None:
         questions, answers = len(request.shared), len(request.shared[0].model.shares)

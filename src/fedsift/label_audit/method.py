@@ -50,14 +50,16 @@ def linear_width(weights: Weights, classes: int) -> int | None:
     return int(matrices[0].shape[1])
 
 
-def averaged(replies: Replies[FoldsFitted]) -> tuple[Tensor, Tensor]:
-    """The sites' models averaged by their samples, and the summed likelihoods of what they left out."""
+def averaged(replies: Replies[FoldsFitted]) -> tuple[Tensor, Tensor | None]:
+    """The sites' models averaged by their samples, and the summed likelihoods of what they left out; None where no site
+    says any."""
     sizes = torch.tensor([reply.samples for reply in replies.values()], dtype=torch.float64)
     total = sum(
         (share * reply.models.double() for share, reply in zip(sizes / sizes.sum(), replies.values())),
         torch.zeros((), dtype=torch.float64),
     )
-    return total.float(), torch.stack([reply.likelihoods for reply in replies.values()]).sum(0)
+    said = [reply.likelihoods for reply in replies.values() if reply.likelihoods is not None]
+    return total.float(), torch.stack(said).sum(0) if said else None
 
 
 @dataclass(frozen=True)
@@ -66,10 +68,8 @@ class AuditState(State):
 
     shares: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
     """g: shares of the given labels, float64 `[Q, C]`."""
-    sums: Tensor | None = None
-    """Sums and sums of squares of the features, float64 `[2, F]`; None where sites train networks."""
-    total: int = 0
-    """Samples of the federation."""
+    width: int = 0
+    """F: features of a sample; 0 where sites train networks."""
     models: Tensor = field(default_factory=lambda: torch.zeros(0))
     """Linear models on standardised features, float32 `[F + 1, k, K]`."""
     ridge: float = RIDGES[len(RIDGES) // 2]
@@ -108,7 +108,7 @@ class LabelAudit(TrainingMethod):
         linear = linear_width(fresh, len(federation.classes))
         if linear is None:
             return AuditState(networks=(fresh,) * self.folds)
-        return AuditState(sums=torch.zeros(2, linear, dtype=torch.float64))
+        return AuditState(width=linear)
 
     def stages(self) -> list[Stage]:
         return [
@@ -141,36 +141,30 @@ class LabelAudit(TrainingMethod):
     # First exchange ---------------------------------------------------------------------------------------------
 
     def count(self, state: AuditState, federation: Federation) -> AuditState:
-        """Shares of the given labels, and what features are standardised by."""
+        """Shares of the given labels."""
         questions = questions_of(len(federation.classes), federation.multilabel)
-        replies = federation.ask(CountLabels(questions, state.sums is not None))
+        replies = federation.ask(CountLabels(questions))
         tables = [tables_of(reply.cells, reply.remainders, reply.rest) for reply in replies.values()]
         shares = np.stack([shares_of([own[q] for own in tables]) for q in range(questions[0])])
-        sums = [reply.sums for reply in replies.values() if reply.sums is not None]
-        return replace(
-            state,
-            shares=torch.from_numpy(shares),
-            sums=torch.stack(sums).sum(0) if sums else None,
-            total=sum(reply.samples for reply in replies.values()),
-        )
+        return replace(state, shares=torch.from_numpy(shares))
 
     # Cross-fitted training ----------------------------------------------------------------------------------------
 
     def try_penalties(self, state: AuditState, federation: Federation) -> AuditState:
         """Linear models with several penalties, all without the first fold; the labels left out choose."""
-        if state.sums is None:
+        if not state.width:
             return state
         if federation.round.index == 0:
             state = replace(state, models=_zeros(state, len(RIDGES), federation))
         request = self._linear(state, (0,) * len(RIDGES), RIDGES)
         models, likelihoods = averaged(federation.ask(request))
-        ridge = RIDGES[int(torch.argmax(likelihoods))]
+        ridge = state.ridge if likelihoods is None else RIDGES[int(torch.argmax(likelihoods))]
         federation.record(penalty=ridge)
         return replace(state, models=models, ridge=ridge)
 
     def fit(self, state: AuditState, federation: Federation) -> AuditState:
         """One round of k models at once."""
-        if state.sums is None:
+        if not state.width:
             return self._fit_networks(state, federation)
         if federation.round.index == 0:
             state = replace(state, models=_zeros(state, self.folds, federation))
@@ -179,15 +173,16 @@ class LabelAudit(TrainingMethod):
         return replace(state, models=averaged(federation.ask(request))[0])
 
     def _linear(self, state: AuditState, held: tuple[int, ...], ridge: tuple[float, ...]) -> FitFolds:
-        assert state.sums is not None
-        return FitFolds(state.models, held, self.folds, ridge, state.shares, state.sums, state.total)
+        return FitFolds(state.models, held, self.folds, ridge, state.shares)
 
     def _fit_networks(self, state: AuditState, federation: Federation) -> AuditState:
         # the site's own shares enter the loss, so that sites with different classes agree on the rest
         loss: Term = BinaryCrossEntropy() if federation.multilabel else CrossEntropy(adjust=1.0)
         replies: Replies[CrossTrained] = federation.ask(CrossTrain(state.networks, self.recipe(loss)))
-        total = sum(sum(reply.samples) for reply in replies.values())
-        federation.record(train_loss=sum(reply.loss * sum(reply.samples) for reply in replies.values()) / max(total, 1))
+        losses = [(reply.loss, sum(reply.samples)) for reply in replies.values() if reply.loss is not None]
+        if losses:
+            total = max(sum(own for _, own in losses), 1)
+            federation.record(train_loss=sum(loss * own for loss, own in losses) / total)
         networks = tuple(
             average(
                 [reply.models[k] for reply in replies.values()],
@@ -206,7 +201,7 @@ class LabelAudit(TrainingMethod):
     def grid_of(self, state: AuditState, classes: int, multilabel: bool) -> JudgeGrid:
         """The same from what is known without a federation."""
         held = tuple(range(self.folds)) if self.folds > 1 else (-1,)
-        linear = None if state.sums is None else self._linear(state, held, (state.ridge,) * self.folds)
+        linear = None if not state.width else self._linear(state, held, (state.ridge,) * self.folds)
         return JudgeGrid(questions_of(classes, multilabel), state.shares, linear, state.networks)
 
     def share(self, state: AuditState, federation: Federation) -> AuditState:
@@ -265,5 +260,4 @@ class LabelAudit(TrainingMethod):
 
 
 def _zeros(state: AuditState, models: int, federation: Federation) -> Tensor:
-    assert state.sums is not None
-    return torch.zeros(state.sums.shape[1] + 1, models, len(federation.classes))
+    return torch.zeros(state.width + 1, models, len(federation.classes))

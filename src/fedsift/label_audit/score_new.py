@@ -100,6 +100,7 @@ def _judged(
         classes=data.classes,
         moment=RequestMoment(study.seed, "later", 0, 0),
         multilabel=data.multilabel,
+        notebook=pages,
     )
     assert isinstance(study.method, LabelAudit)
     grid: JudgeGrid = study.method.grid_of(state, len(data.classes), data.multilabel)

@@ -181,16 +181,16 @@ class TrainingReply(Protocol):
     """A reply to training of any kind."""
 
     @property
-    def loss(self) -> float: ...
+    def loss(self) -> float | None: ...
     @property
     def samples(self) -> int: ...
 
 
 def record_loss(federation: Federation, replies: Mapping[str, TrainingReply]) -> None:
-    """Keep the sites' mean training loss, by the samples that they trained on, with the round."""
-    total = sum(reply.samples for reply in replies.values())
-    mean = sum(reply.loss * reply.samples for reply in replies.values()) / max(total, 1)
-    federation.record(train_loss=mean)
+    """Keep the sites' mean training loss, by the samples that they trained on, with the round; of those that say it."""
+    known = [(reply.loss, reply.samples) for reply in replies.values() if reply.loss is not None]
+    if known or not replies:
+        federation.record(train_loss=sum(loss * own for loss, own in known) / max(sum(own for _, own in known), 1))
 
 
 def size_weighted(replies: Replies[Trained]) -> Weights:
@@ -259,7 +259,7 @@ class BlindShare(Reply):
     """What a site estimates of its own labels."""
 
     share: float = disclosed(
-        "estimated share of its labels that look drawn at random, by the received model", least=0, most=1
+        "estimated share of its labels that look drawn at random, by the received model", "share", least=0, most=1
     )
 
 

@@ -24,7 +24,9 @@ from fedsift.training.requests import Train, Trained, weights_refusal
 class TrainedPair(Trained):
     """Two models instead of one."""
 
-    twin: Weights = disclosed("the site's second model after local training", update="twin", default_factory=dict)
+    twin: Weights = disclosed(
+        "the site's second model after local training", "model", update="twin", default_factory=dict
+    )
 
     def refusal(self, request: TrainPair, facts: SiteFacts) -> str | None:  # type: ignore[override]
         return super().refusal(request, facts) or weights_refusal(self.twin, request.twin)

@@ -35,8 +35,10 @@ NAME = "cbafed"
 class UsedCount(Reply):
     """How many labels a site trains on; which, stays there."""
 
-    labels: int = disclosed("how many labels it trains on, given ones and those that it tagged itself")
-    positives: Tensor = disclosed("how many of them say yes, for each class, [K]; 0 below the site's minimum count")
+    labels: int = disclosed("how many labels it trains on, given ones and those that it tagged itself", "count")
+    positives: Tensor = disclosed(
+        "how many of them say yes, for each class, [K]; 0 below the site's minimum count", "count"
+    )
 
     def refusal(self, request: TagByThreshold, facts: SiteFacts) -> str | None:
         if self.positives.shape != (request.classes,) or self.positives.dtype != torch.int64:

@@ -38,7 +38,7 @@ class BodyTrained(Trained):
     """A trained model without its batch norm."""
 
     weights: Weights = disclosed(
-        "the site's model after local training; batch norm as it was received", update="weights"
+        "the site's model after local training; batch norm as it was received", "model", update="weights"
     )
 
 

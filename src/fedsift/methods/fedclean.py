@@ -151,7 +151,7 @@ class SamplePart(IntEnum):
 class TrainingCount(Reply):
     """How many samples a site trains on from now on; which, stays there."""
 
-    used: int = disclosed("how many of its labels count as right, given ones and corrected ones together")
+    used: int = disclosed("how many of its labels count as right, given ones and corrected ones together", "count")
 
     def refusal(self, request: Request[TrainingCount], facts: SiteFacts) -> str | None:
         return count_refusal("used", self.used, facts.samples, least=0)
@@ -291,7 +291,7 @@ class TrainedOnParts(Trained):
 
     fewest: ClassVar[int] = 0
 
-    samples: int = disclosed("how many samples count as right so far, which its model is weighed by")
+    samples: int = disclosed("how many samples count as right so far, which its model is weighed by", "count")
 
 
 @dataclass(frozen=True)

@@ -238,8 +238,10 @@ def losses_of(logits: Tensor, labels: Tensor, kind: str) -> Tensor:
 class Scored(Reply):
     """All that the server learns of a site's predictions: one number."""
 
-    lid: float = disclosed("mean local intrinsic dimensionality of the local model's predictions", least=0.0, most=1e9)
-    samples: int = disclosed("how many samples it was measured on")
+    lid: float = disclosed(
+        "mean local intrinsic dimensionality of the local model's predictions", "score", least=0.0, most=1e9
+    )
+    samples: int = disclosed("how many samples it was measured on", "count")
 
     def refusal(self, request: ScoreModel, facts: SiteFacts) -> str | None:
         if not isinstance(self.lid, float) or self.lid < 0:
@@ -281,10 +283,10 @@ class ScoreModel(Request[Scored]):
 class Corrected(Reply):
     """How much a site found and changed; which samples stays its secret."""
 
-    flagged: int = disclosed("how many samples it holds suspect: its estimated noise level; 0 below its floor")
-    relabelled: int = disclosed("how many of them took the global model's label")
-    changed: int = disclosed("how many labels are another one now")
-    samples: int = disclosed("how many samples the site has")
+    flagged: int = disclosed("how many samples it holds suspect: its estimated noise level; 0 below its floor", "count")
+    relabelled: int = disclosed("how many of them took the global model's label", "count")
+    changed: int = disclosed("how many labels are another one now", "count")
+    samples: int = disclosed("how many samples the site has", "count")
 
     def refusal(self, request: CorrectLabels | RelabelConfident, facts: SiteFacts) -> str | None:
         return (

@@ -33,10 +33,10 @@ from fedsift.training.requests import TrainingRequest, count_refusal, weights_re
 class ContributedModel(Reply):
     """A site's model and what it predicts for the public samples."""
 
-    weights: Weights = disclosed("the site's model after local training", update="weights")
-    outputs: Tensor | None = disclosed("that model's logits for the public, unlabelled samples, [N0, K]")
-    samples: int = disclosed("how many samples it trained on")
-    loss: float = disclosed("mean training loss over the local steps")
+    weights: Weights = disclosed("the site's model after local training", "model", update="weights")
+    outputs: Tensor | None = disclosed("that model's logits for the public, unlabelled samples, [N0, K]", "features")
+    samples: int = disclosed("how many samples it trained on", "count")
+    loss: float | None = disclosed("mean training loss over the local steps", "loss", spare=True)
 
     def refusal(self, request: Contribute, facts: SiteFacts) -> str | None:
         problem = weights_refusal(self.weights, request.weights)

@@ -169,8 +169,8 @@ def filter_refusal(table: Tensor) -> str | None:
 class FittedFilter(Reply):
     """A site's own filter."""
 
-    filter: Tensor = disclosed(WORDS, least=0.0)
-    samples: int = disclosed("how many samples it was fitted to")
+    filter: Tensor = disclosed(WORDS, "features", least=0.0)
+    samples: int = disclosed("how many samples it was fitted to", "count")
 
     def refusal(self, request: FitFilter, facts: SiteFacts) -> str | None:
         return filter_refusal(self.filter) or count_refusal("samples", self.samples, facts.samples)
@@ -194,7 +194,7 @@ class FitFilter(Request[FittedFilter]):
 class SuspectCount(Reply):
     """How many labels the filter holds suspect; which, stays there."""
 
-    suspects: int = disclosed("how many of its labels the final filter holds suspect")
+    suspects: int = disclosed("how many of its labels the final filter holds suspect", "count")
 
     def refusal(self, request: FilterLabels, facts: SiteFacts) -> str | None:
         return count_refusal("suspects", self.suspects, facts.samples, least=0)
@@ -233,7 +233,7 @@ FEWEST = 2
 class TrainedBehindFilter(Trained):
     """A model, and the site's filter."""
 
-    filter: Tensor = disclosed(WORDS, least=0.0, default_factory=lambda: torch.ones(3, 2).double())
+    filter: Tensor = disclosed(WORDS, "features", least=0.0, default_factory=lambda: torch.ones(3, 2).double())
 
     def refusal(self, request: Train, facts: SiteFacts) -> str | None:
         return super().refusal(request, facts) or filter_refusal(self.filter)

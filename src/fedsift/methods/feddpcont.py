@@ -54,12 +54,12 @@ def loss_of(epsilon: float | None) -> float:
 class ReleasedCounts(Reply):
     """Counts of a site's randomised labels; the single labels stay where they are."""
 
-    counts: Tensor = disclosed("how many of its randomised labels fall in each class, [K]", least=0, counts=False)
+    counts: Tensor = disclosed("how many of its randomised labels fall in each class, [K]", "labels", least=0)
     epsilon: float | None = disclosed(
-        "privacy loss of this release for each label; none: true counts", least=0.0, label_loss=True
+        "privacy loss of this release for each label; none: true counts", "setting", least=0.0, label_loss=True
     )
-    releases: int = disclosed("how often its labels were ever released, this time included", least=1, counts=False)
-    private: bool = disclosed("whether the draw used entropy that the site alone knows")
+    releases: int = disclosed("how often its labels were ever released, this time included", "setting", least=1)
+    private: bool = disclosed("whether the draw used entropy that the site alone knows", "setting")
 
     def refusal(self, request: ReleaseLabels, facts: SiteFacts) -> str | None:
         if self.counts.shape != (request.classes,) or self.counts.dtype != torch.int64:
@@ -197,6 +197,7 @@ class LargestLogit(Reply):
 
     value: float = disclosed(
         "largest absolute logit of its model on its own samples; with a minimum count, the mean over so many",
+        "score",
         least=0.0,
     )
 

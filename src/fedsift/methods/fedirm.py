@@ -114,10 +114,11 @@ class RelationRows(Reply):
 
     rows: Tensor = disclosed(
         "what its model says of every class, on average over its samples with each class that it annotates, [A, K]",
+        "features",
         least=0.0,
         most=1.0,
     )
-    held: Tensor = disclosed("which of these rows exist, [A]")
+    held: Tensor = disclosed("which of these rows exist, [A]", "flag")
 
     def refusal(self, request: Relate, facts: SiteFacts) -> str | None:
         wanted = (len(annotated_classes(facts, request.classes)), request.classes)

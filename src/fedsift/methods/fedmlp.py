@@ -130,8 +130,8 @@ NAME = "fedmlp"
 class TagCounts(Reply):
     """How far tagging is; which entries were tagged, and how, stays at the site."""
 
-    new: int = disclosed("how many labels of missing classes it tagged in this visit", least=0)
-    left: int = disclosed("how many labels of missing classes are still untagged", least=0)
+    new: int = disclosed("how many labels of missing classes it tagged in this visit", "count", least=0)
+    left: int = disclosed("how many labels of missing classes are still untagged", "count", least=0)
 
     def refusal(self, request: TagMissing, facts: SiteFacts) -> str | None:
         most = facts.samples * len(missing_classes(facts, len(request.difficulty)))
@@ -240,9 +240,13 @@ def measured_classes(facts: SiteFacts, n_classes: int, over: str) -> list[int]:
 class ClassPrototypes(Reply):
     """A site's prototypes and its view of the classes' difficulty."""
 
-    prototypes: Tensor = disclosed("mean feature of samples without and with each annotated class, [A, 2, F]")
-    held: Tensor = disclosed("which of these means exist, [A, 2]")
-    difficulty: Tensor = disclosed("share of confident predictions for each class measured, [M]", least=0.0, most=1.0)
+    prototypes: Tensor = disclosed(
+        "mean feature of samples without and with each annotated class, [A, 2, F]", "features"
+    )
+    held: Tensor = disclosed("which of these means exist, [A, 2]", "flag")
+    difficulty: Tensor = disclosed(
+        "share of confident predictions for each class measured, [M]", "share", least=0.0, most=1.0
+    )
 
     def refusal(self, request: MakePrototypes, facts: SiteFacts) -> str | None:
         active = len(annotated_classes(facts, request.classes))

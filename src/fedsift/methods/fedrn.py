@@ -79,8 +79,8 @@ ITERATIONS = 100
 class ModelProfile(Reply):
     """What a site reports so that others can choose it as a neighbour."""
 
-    expertise: float = disclosed("share of its own labels that its trained model agrees with", least=0, most=1)
-    output: Tensor = disclosed("the trained model's prediction for one picture of random noise, [K]")
+    expertise: float = disclosed("share of its own labels that its trained model agrees with", "share", least=0, most=1)
+    output: Tensor = disclosed("the trained model's prediction for one picture of random noise, [K]", "features")
 
     def refusal(self, request: DescribeModel, facts: SiteFacts) -> str | None:
         if self.output.shape != (request.classes,) or not self.output.is_floating_point():
@@ -121,10 +121,11 @@ class NeighbourModel(Trained):
 
     weights: Weights = disclosed(
         "the site's model after local training; the server SHOWS IT TO OTHER SITES that choose it as a neighbour",
+        "model",
         update="weights",
     )
-    samples: int = disclosed("how many samples it has")
-    clean: int = disclosed("how many of them it trained on: those whose labels looked right", default=0)
+    samples: int = disclosed("how many samples it has", "count")
+    clean: int = disclosed("how many of them it trained on: those whose labels looked right", "count", default=0)
 
     def refusal(self, request: Train, facts: SiteFacts) -> str | None:
         return super().refusal(request, facts) or count_refusal("clean", self.clean, facts.samples)

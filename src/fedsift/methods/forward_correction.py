@@ -78,7 +78,7 @@ def _rows_or_identity(rows: NDArray[np.float64]) -> tuple[NDArray[np.float64], i
 class EstimatedTransition(Reply):
     """Confirms that a site has estimated its matrix, which stays there."""
 
-    rows: int = disclosed("for how many classes the site could estimate how their labels are mistaken", counts=False)
+    rows: int = disclosed("for how many classes the site could estimate how their labels are mistaken", "setting")
 
     def refusal(self, request: EstimateTransition, facts: SiteFacts) -> str | None:
         return count_refusal("rows", self.rows, request.classes, least=0)

@@ -122,8 +122,8 @@ def credibility(
 class PrivateLoss(Reply):
     """A site's mean loss."""
 
-    value: float = disclosed("mean loss of the model over the site's own samples and labels", least=0.0)
-    samples: int = disclosed("how many samples it was measured on")
+    value: float = disclosed("mean loss of the model over the site's own samples and labels", "loss", least=0.0)
+    samples: int = disclosed("how many samples it was measured on", "count")
 
     def refusal(self, request: MeasureLoss, facts: SiteFacts) -> str | None:
         if not isinstance(self.value, float) or self.value < 0:

@@ -128,6 +128,7 @@ class RobustlyTrained(Trained):
     centroids: Tensor = disclosed(
         "mean feature of each class over the site's own samples, [K, F]; zeros for a class "
         "that it never saw, or less often than its minimum count",
+        "features",
         default_factory=lambda: torch.zeros(0, 0),
     )
 

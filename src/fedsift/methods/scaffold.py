@@ -116,6 +116,7 @@ class Controlled(Trained):
 
     change: Weights | None = disclosed(
         "how the site's control variate changed (option I alone; with II it follows from the model)",
+        "model",
         update="",
         default=None,
     )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -65,7 +66,16 @@ class SiteFacts(WireFormat):
 
 @dataclass(frozen=True)
 class Reply(WireFormat):
-    """Base of all replies. Every field needs `metadata={"what": ...}`, the line of the disclosure table."""
+    """Base of all replies. Every field is declared by `disclosed`: its line in the disclosure table, and its kind."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """A field without a kind fails where its class is written, for no policy would know what to do with it."""
+        super().__init_subclass__(**options)
+        for name, hint in inspect.get_annotations(cls).items():
+            declared = cls.__dict__.get(name)
+            known = isinstance(declared, dataclasses.Field) and "statistic" in declared.metadata
+            if not known and "ClassVar" not in str(hint):
+                raise TypeError(f"{cls.__name__}.{name} does not say what it discloses: declare it by disclosed()")
 
     def refusal(self, request: Any, facts: SiteFacts) -> str | None:
         """Why this reply cannot be what `request` asked of that site, or None if it can.
@@ -83,25 +93,40 @@ class Reply(WireFormat):
         return ()
 
 
+Statistic: TypeAlias = Literal[
+    "setting", "count", "flag", "share", "loss", "score", "likelihood", "features", "model", "labels", "replies"
+]
+"""What a field is computed from, and so what a site's policy does to it as its last step (`training.private_updates`).
+
+setting: nothing of a single sample. count: samples, never fewer than the minimum count. flag: yes or no. share, loss,
+score: means over samples; likelihood: a sum over them; each is bounded and rounded. features, model: real numbers that
+training or samples moved; they are clipped. Where there is noise all real numbers get it, and are paid for. labels:
+drawn by randomised response and paid for by epsilon. replies: each of its own kind.
+"""
+SPANS: dict[str, float] = {"share": 1.0, "loss": 10.0, "score": 100.0, "likelihood": 10.0}
+"""How far one sample moves a sum, or all samples together a mean, at most; likelihoods are sums."""
+
+
 def disclosed(
     what: str,
+    statistic: Statistic,
     *,
     least: float | None = None,
     most: float | None = None,
-    counts: bool = True,
-    update: str | None = None,
+    update: str = "",
     label_loss: bool = False,
+    spare: bool = False,
     **options: Any,
 ) -> Any:
-    """A reply's field, with what it discloses, in words for the site, and the range of its numbers.
+    """A reply's field, with what it discloses, in words for the site, its kind, and the range of its numbers.
 
-    `counts`: whether its whole numbers count samples, so that a site's minimum count holds for them. `update`: for
-    models, the field of the request with what the site started from ("" for a change that starts from nothing): a
-    site's policy clips the difference and adds noise to it. `label_loss`: whether it is the epsilon that the reply
-    spends on each label (None: no bound): a site adds these up.
+    `update`: for a model, the field of the request with what the site started from ("" for what starts from nothing):
+    a site's policy clips the difference. `label_loss`: whether it is the epsilon that the reply spends on each label
+    (None: no bound): a site adds these up. `spare`: the methods live without it, so a policy that does not list it
+    puts None in its place; one that withholds any other field withholds the reply.
     """
-    about = {"what": what, "least": least, "most": most, "counts": counts, "update": update}
-    about["label_loss"] = label_loss
+    about = {"what": what, "statistic": statistic, "least": least, "most": most, "update": update}
+    about |= {"label_loss": label_loss, "spare": spare}
     return dataclasses.field(metadata=about, **options)
 
 
@@ -134,6 +159,18 @@ def asked_by(value: Any, facts: SiteFacts) -> float:
 
 def asked_by_fields(value: Any, facts: SiteFacts) -> float:
     return sum(asked_by(getattr(value, field.name), facts) for field in dataclasses.fields(value))
+
+
+def _models_in(value: Any) -> int:
+    if isinstance(value, Request):
+        return value.models_judged
+    if isinstance(value, dict):
+        return int(any(isinstance(item, Tensor) for item in value.values()))
+    if isinstance(value, tuple | list):
+        return sum(map(_models_in, value))
+    if dataclasses.is_dataclass(value):
+        return sum(_models_in(getattr(value, field.name)) for field in dataclasses.fields(value))
+    return 0
 
 
 def passed(samples: int, batch_size: int) -> float:
@@ -170,6 +207,12 @@ class Request(WireFormat, HasCost, Generic[R_co]):
         its fields ask. A request that does more than that says so here.
         """
         return facts.seen + asked_by_fields(self, facts)
+
+    @property
+    def models_judged(self) -> int:
+        """Models of the coordinator's choice of which the reply may say how they fit the site's samples: all that are
+        in the request's fields. A request that holds them in another form says so here."""
+        return sum(_models_in(getattr(self, field.name)) for field in dataclasses.fields(self))
 
     @property
     def besides(self) -> tuple[Request[Any], ...]:

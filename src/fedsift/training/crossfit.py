@@ -15,6 +15,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
+from fedsift.core.errors import RunError
 from fedsift.core.randomness import numpy_generator
 from fedsift.protocol.messages import Reply, Request, SiteFacts, Weights, disclosed
 from fedsift.protocol.notebook import Notebook
@@ -95,7 +96,9 @@ FOLDS = "audit folds"
 COPIES = "audit copies"
 """The notebook's page with equal numbers for exact copies, int64 `[n]`."""
 MOST_FOLDS = 100
-"""That a message may ask a site to deal its samples into."""
+"""That a message may ask any site to deal its samples into."""
+FEW_FOLDS = 5
+"""That every site deals, however small; more only where each holds as many samples as the site's minimum count."""
 WHOLE = 1
 """With a single fold nothing is held out: the model sees every sample."""
 
@@ -103,8 +106,12 @@ WHOLE = 1
 def folds_of(site: Site, folds: int) -> Tensor:
     """The fold of each of the site's samples, int64 `[n]`; dealt once and kept in its notebook.
 
-    Whole groups (patients, lesions) and exact copies stay in one fold: siblings defend a shared wrong label.
+    Whole groups (patients, lesions) and exact copies stay in one fold: siblings defend a shared wrong label. Of a few
+    samples each, folds and the models that leave them out would tell of single ones.
     """
+    most = max(FEW_FOLDS, len(site.samples) // max(site.audit_min_count, 1))
+    if folds > most:
+        raise RunError(f"site '{site.name}' deals its samples into {most} folds at most, {folds} were asked for")
     kept: Tensor | None = site.notebook.get(FOLDS)
     if kept is not None and len(kept) == len(site.samples):
         return kept
@@ -138,10 +145,10 @@ class CrossTrained(Reply):
     """The reply to cross-fitted training."""
 
     models: tuple[Weights, ...] = disclosed(
-        "the site's models, each trained without one fold of its samples", update="models"
+        "the site's models, each trained without one fold of its samples", "model", update="models"
     )
-    samples: tuple[int, ...] = disclosed("how many samples each was trained on")
-    loss: float = disclosed("mean training loss over the models")
+    samples: tuple[int, ...] = disclosed("how many samples each was trained on", "count")
+    loss: float | None = disclosed("mean training loss over the models", "loss", spare=True)
 
     def refusal(self, request: CrossTrain, facts: SiteFacts) -> str | None:
         if len(self.models) != len(request.models) or len(self.samples) != len(request.models):

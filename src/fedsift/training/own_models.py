@@ -87,8 +87,8 @@ def chance_objective(objective: Objective, classes: int) -> float:
 class OwnTrained(Reply):
     """What a site sends after training its own model."""
 
-    loss: float = disclosed("mean training loss over the local steps")
-    samples: int = disclosed("how many samples it trained on")
+    loss: float | None = disclosed("mean training loss over the local steps", "loss", spare=True)
+    samples: int = disclosed("how many samples it trained on", "count")
 
     def refusal(self, request: TrainOwn, facts: SiteFacts) -> str | None:
         return count_refusal("samples", self.samples, facts.samples)
@@ -119,7 +119,7 @@ class OwnEvaluated(RightCounts):
     """Counts of the site's own model."""
 
     where: Literal["test set", "held out"] = disclosed(
-        "whether these are held-out or common test samples", default="held out"
+        "whether these are held-out or common test samples", "setting", default="held out"
     )
 
     def refusal(self, request: EvaluateOwn, facts: SiteFacts) -> str | None:

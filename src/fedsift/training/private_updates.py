@@ -1,5 +1,5 @@
-"""Differential privacy for model updates: clipping and Gaussian noise on the fields of a reply that are declared as
-updates."""
+"""The last step of a site's policy for every kind of statistic: models and features are clipped, figures bounded and
+rounded, and with noise all of them leave noised (differential privacy)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ import torch
 from torch import Tensor
 
 from fedsift.core.errors import RunError
-from fedsift.formulas.privacy import clipping_share, gaussian_draws
-from fedsift.protocol.messages import Reply, Request, Weights
+from fedsift.formulas.privacy import GRID_BITS, clipping_share, discrete_gaussian
+from fedsift.protocol.messages import SPANS, Reply, Request, Weights
 
 SMALLEST_VARIANCE = 1e-6
 """Noise must not make a running variance negative; correcting what was released costs no privacy."""
+ROUNDING = 2.0**-26
+"""By how much a noised update is made shorter than C, so that no rounding in measuring it makes it longer."""
 
 
 @dataclass(frozen=True)
@@ -32,40 +34,99 @@ class NoiseMechanism:
     """So many random bytes; from the operating system, since noise that can be repeated can be subtracted."""
 
 
+NOISED = ("model", "features", "share", "loss", "score", "likelihood")
+"""Kinds of statistic that are real numbers: with noise they leave noised and paid for, each like an update."""
+DIGITS = {"share": 2, "loss": 2, "score": 2, "likelihood": 0}
+"""Digits after the point with which a figure leaves under a minimum count."""
+
+
 @dataclass(frozen=True)
 class PrivateReply:
-    """A reply after clipping and noise."""
+    """A reply after the last step of a site's policy."""
 
     reply: Reply
     updates: int
-    """How many updates in it were clipped and noised."""
+    """How many vectors in it were clipped or noised: each costs what an update does."""
     fields: tuple[str, ...]
     """Where they are, as `Reply.field`."""
 
 
-def updates_in(kind: type[Reply]) -> list[str]:
-    """Fields of a reply's class that carry updates."""
-    return [f.name for f in dataclasses.fields(kind) if f.metadata.get("update") is not None]
+def statistic_of(field: dataclasses.Field[Any]) -> str:
+    """The kind of a reply's field; raises RunError for one that has none."""
+    kind = field.metadata.get("statistic")
+    if kind is None:
+        raise RunError(f"the field '{field.name}' does not say what kind of statistic it is")
+    return str(kind)
 
 
-def protected(reply: Reply, request: Request[Any], mechanism: NoiseMechanism) -> PrivateReply:
-    """The reply with every update in it, and in the replies to what rode on the request, clipped and noised."""
+def noised_fields(kind: type[Reply]) -> list[str]:
+    """Fields of a reply's class that leave noised under a policy with noise."""
+    return [f.name for f in dataclasses.fields(kind) if statistic_of(f) in NOISED]
+
+
+def protected(
+    reply: Reply,
+    request: Request[Any],
+    mechanism: NoiseMechanism | None,
+    *,
+    min_count: int = 0,
+    samples: int = 1,
+) -> PrivateReply:
+    """The reply after the last step for each field's kind of statistic, and so the replies to what rode on the request.
+
+    Models and features are clipped and noised, figures bounded, rounded (with a minimum count) and noised. `samples`:
+    how many a sum of the site is over at most.
+    """
     changes: dict[str, Any] = {}
     names: list[str] = []
     count = 0
     for f in dataclasses.fields(reply):
-        value, start = getattr(reply, f.name), f.metadata.get("update")
-        if start is not None and value is not None and len(value):
-            base = getattr(request, start) if start else None
-            changes[f.name], found = _each(value, base, mechanism)
-            names.append(f"{type(reply).__name__}.{f.name}")
-            count += found
-        elif isinstance(value, tuple) and any(isinstance(item, Reply) for item in value):
-            inner = [protected(own, asked, mechanism) for asked, own in zip(request.besides, value, strict=True)]
+        value, kind = getattr(reply, f.name), statistic_of(f)
+        if kind == "replies" and isinstance(value, tuple):
+            besides = zip(request.besides, value, strict=True)
+            inner = [protected(own, to, mechanism, min_count=min_count, samples=samples) for to, own in besides]
             changes[f.name] = tuple(one.reply for one in inner)
             names += [name for one in inner for name in one.fields]
             count += sum(one.updates for one in inner)
+        elif value is None or kind not in NOISED:
+            continue
+        elif kind in ("model", "features"):
+            if mechanism is None or not len(value):
+                continue
+            start = f.metadata["update"]
+            changes[f.name], found = _each(value, getattr(request, start) if start else None, mechanism)
+            names.append(f"{type(reply).__name__}.{f.name}")
+            count += found
+        else:
+            span = SPANS[kind] * (samples if kind == "likelihood" else 1)
+            noised = mechanism if mechanism is not None and mechanism.noise > 0 else None
+            changes[f.name] = figures(value, f, span, noised, DIGITS[kind] if min_count > 1 else None)
+            if noised is not None:
+                names.append(f"{type(reply).__name__}.{f.name}")
+                count += 1
     return PrivateReply(dataclasses.replace(reply, **changes) if changes else reply, count, tuple(names))
+
+
+def figures(
+    value: Any, field: dataclasses.Field[Any], span: float, mechanism: NoiseMechanism | None, digits: int | None
+) -> Any:
+    """Numbers that lie within `span` of each other, bounded, noised as an update that long, rounded: of the same type.
+
+    They are below 0 where the field says that 0 is the most, else above it. Without noise and digits nothing changes.
+    """
+    if mechanism is None and digits is None:
+        return value
+    numbers = torch.as_tensor(value, dtype=torch.float64)
+    low, high = (-span, 0.0) if field.metadata["most"] == 0 else (0.0, span)
+    numbers = numbers.nan_to_num(nan=high, posinf=high, neginf=low).clamp(low, high)
+    if mechanism is not None:
+        middle, clip = (low + high) / 2, span / 2 * max(numbers.numel(), 1) ** 0.5
+        moved = dataclasses.replace(mechanism, clip=clip)
+        numbers = (protected_model({"": numbers - middle}, None, moved)[""] + middle).clamp(low, high)
+    numbers = numbers.round(decimals=2 if digits is None else digits)
+    if isinstance(value, Tensor):
+        return numbers.to(value.dtype)
+    return type(value)(numbers.item())
 
 
 def _each(value: Any, base: Any, mechanism: NoiseMechanism) -> tuple[Any, int]:
@@ -80,7 +141,8 @@ def _each(value: Any, base: Any, mechanism: NoiseMechanism) -> tuple[Any, int]:
 
 
 def protected_model(model: Weights, start: Weights | None, mechanism: NoiseMechanism) -> Weights:
-    """w + min(1, C / ||w_k - w||) (w_k - w) + N(0, (noise C)^2), over all floating tensors together.
+    """w + min(1, C / ||w_k - w||) (w_k - w) + N(0, (noise C)^2), over all floating tensors together. The noise is a
+    discrete Gaussian on a grid of `noise C / 2^20`, drawn and added in whole numbers.
 
     `start`: the weights w that the site received; None for a change that is itself the update. A number that training
     made infinite or no number has not moved. Whole numbers, such as how many batches a layer has seen, cannot be
@@ -93,21 +155,25 @@ def protected_model(model: Weights, start: Weights | None, mechanism: NoiseMecha
         if tensor.is_floating_point()
     }
     share = clipping_share(_length(moves), mechanism.clip)
+    if not mechanism.noise > 0:
+        return {**model, **{name: _moved(name, share * move, model, start) for name, move in moves.items()}}
     sizes = [move.numel() for move in moves.values()]
-    drawn = torch.zeros(sum(sizes), dtype=torch.float64)
-    if mechanism.noise > 0:
-        pairs = (sum(sizes) + 1) // 2
-        drawn = torch.from_numpy(gaussian_draws(mechanism.entropy(16 * pairs), sum(sizes)))
-        drawn *= mechanism.noise * mechanism.clip
-    result = dict(model) if not mechanism.noise > 0 else _as_received(model, start)
+    drawn = torch.from_numpy(discrete_gaussian(mechanism.entropy, sum(sizes))).double()
+    step = mechanism.noise * mechanism.clip / 2.0**GRID_BITS
+    result = _as_received(model, start)
     for (name, move), part in zip(moves.items(), torch.split(drawn, sizes)):
-        # the noise joins the move first: beside a huge weight the move alone would be rounded beyond its bound
-        moved_by = share * move + part.reshape(move.shape)
-        moved = moved_by if start is None else start[name].double() + moved_by
-        if name.endswith("running_var"):
-            moved = moved.clamp(min=SMALLEST_VARIANCE)
-        result[name] = moved.to(model[name].dtype)
+        # whole steps, cut towards 0 so that none is longer, and the noise joins them before anything is rounded: what
+        # follows is computed from their sum and what the coordinator sent alone
+        steps = torch.trunc(share * (1 - ROUNDING) * move / step) + part.reshape(move.shape)
+        result[name] = _moved(name, steps * step, model, start)
     return result
+
+
+def _moved(name: str, move: Tensor, model: Weights, start: Weights | None) -> Tensor:
+    moved = move if start is None else start[name].double() + move
+    if name.endswith("running_var"):
+        moved = moved.clamp(min=SMALLEST_VARIANCE)
+    return moved.to(model[name].dtype)
 
 
 def _check_start(start: Weights | None) -> None:

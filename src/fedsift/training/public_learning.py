@@ -249,10 +249,12 @@ def _distributions(rows: Tensor) -> bool:
 class PublicReply(Reply):
     """What leaves a site that keeps its model: predictions for public samples, and scalars."""
 
-    outputs: Tensor | None = disclosed("the site's predictions for the public, unlabelled samples, [N0, K]")
-    private_loss: float | None = disclosed("mean loss of the site's model over its own samples and labels", least=0.0)
-    loss: float = disclosed("mean training loss over the local steps (0 without training)")
-    samples: int = disclosed("how many samples the site has")
+    outputs: Tensor | None = disclosed("the site's predictions for the public, unlabelled samples, [N0, K]", "features")
+    private_loss: float | None = disclosed(
+        "mean loss of the site's model over its own samples and labels", "loss", least=0.0
+    )
+    loss: float = disclosed("mean training loss over the local steps (0 without training)", "loss")
+    samples: int = disclosed("how many samples the site has", "count")
 
     def refusal(self, request: Collaborate, facts: SiteFacts) -> str | None:
         problem = count_refusal("samples", self.samples, facts.samples)

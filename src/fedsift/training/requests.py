@@ -137,10 +137,10 @@ class Trained(Reply):
     fewest: ClassVar[int] = 1
     """Samples that a site must have trained on for its reply to make sense."""
 
-    weights: Weights = disclosed("the site's model after local training", update="weights")
-    samples: int = disclosed("how many samples it trained on")
-    loss: float = disclosed("mean training loss over the local steps")
-    then: tuple[Reply, ...] = disclosed("replies to what else was asked in the same visit", default=())
+    weights: Weights = disclosed("the site's model after local training", "model", update="weights")
+    samples: int = disclosed("how many samples it trained on", "count")
+    loss: float | None = disclosed("mean training loss over the local steps", "loss", spare=True)
+    then: tuple[Reply, ...] = disclosed("replies to what else was asked in the same visit", "replies", default=())
 
     def refusal(self, request: Train, facts: SiteFacts) -> str | None:
         if len(self.then) != len(request.besides):
@@ -209,20 +209,25 @@ class RightCounts(Reply):
     right: Tensor = disclosed(
         "samples of each class that the model gets right, [K] (multi-label: without and with the class, [K, 2]); "
         "0 for a class that is lumped, 0 or the site's minimum count for a number below it",
+        "count",
         least=0,
     )
-    total: Tensor = disclosed("samples of each class, in the same shape; 0 for a class that is lumped", least=0)
+    total: Tensor = disclosed(
+        "samples of each class, in the same shape; 0 for a class that is lumped", "count", least=0
+    )
     rest: Tensor = disclosed(
         "right (to a multiple of the site's minimum count) and all samples of the classes below it, [2]",
+        "count",
         least=0,
     )
     loss: float = disclosed(
         "mean loss on these samples (with a minimum count: of the classes sent, each at most 10, to two digits)",
+        "loss",
         least=0.0,
     )
-    samples: int = disclosed("how many samples there are")
+    samples: int = disclosed("how many samples there are", "count")
     min_count: int = disclosed(
-        "the minimum count by which classes were lumped and numbers rounded; 0: none were", least=0, counts=False
+        "the minimum count by which classes were lumped and numbers rounded; 0: none were", "setting", least=0
     )
 
     @property
@@ -304,9 +309,11 @@ def _released_loss(each: Tensor) -> float:
 class Indicators(Reply):
     """A site's noise indicator: one value, or one for each class."""
 
-    values: Tensor = disclosed("the indicator (mean loss, LID or confidence), [K] or [1]", least=0.0, most=1e9)
-    held: Tensor = disclosed("which of these classes the site has samples of, as many as its minimum count, [K] or [1]")
-    samples: int = disclosed("how many samples it was measured on")
+    values: Tensor = disclosed("the indicator (mean loss, LID or confidence), [K] or [1]", "score", least=0.0, most=1e9)
+    held: Tensor = disclosed(
+        "which of these classes the site has samples of, as many as its minimum count, [K] or [1]", "flag"
+    )
+    samples: int = disclosed("how many samples it was measured on", "count")
 
     def refusal(self, request: Indicate, facts: SiteFacts) -> str | None:
         width = request.classes if request.per_class else 1

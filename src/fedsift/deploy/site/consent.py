@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import importlib.util
 import json
 import re
 import shutil
 import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +20,16 @@ from fedsift.core.errors import ConfigError
 from fedsift.core.files import append_private, private_folder, rewrite, safe_name, write_private
 from fedsift.core.version import __version__
 from fedsift.deploy.site.forgetting import FORGOTTEN
-from fedsift.deploy.site.policy import Policy, fields_in, requests_in
+from fedsift.deploy.site.policy import Policy, fields_in, held_in, requests_in
 from fedsift.deploy.site.privacy_account import FOLDER, PrivacyAccount
 from fedsift.deploy.site.site_file import SiteFile, notebook_of, read_site_file
 from fedsift.deploy.site.site_file_head import APP_PIN, EGRESS_FILE
-from fedsift.protocol.disclosure import replies_of
+from fedsift.protocol.disclosure import EVALUATION, declared, replies_of, undeclared
 from fedsift.protocol.messages import ReplyEnvelope, Request, RequestEnvelope
+from fedsift.protocol.method import Method
+from fedsift.study.study import Study
+from fedsift.training.recipe import Recipe
+from fedsift.training.requests import Evaluate
 from fedsift.transports.remote.messages import EncodedMessage
 from fedsift.transports.remote.notebooks import run_folders
 
@@ -33,18 +41,145 @@ WITHDRAWN = "withdrawn.json"
 # Runs that the operator lets in --------------------------------------------------------------------------------------
 
 
-def allowed_runs(notebook: Path) -> frozenset[str]:
+@dataclass(frozen=True)
+class RunTerms:
+    """What an operator approves of a run: not its name, but what it may ask here, by which code, under which limits."""
+
+    study: str
+    """The resolved study, as the app has it."""
+    code: dict[str, str]
+    """Digests of fedsift's source and of the plugins that the site's file names."""
+    limits: dict[str, Any]
+    """The site's `[policy]`, its other limits and the dataset."""
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(json.dumps(vars(self), sort_keys=True).encode()).hexdigest()
+
+    @classmethod
+    def now(cls, study: str, file: SiteFile) -> RunTerms:
+        """The terms under which a run of this study would be served at this moment."""
+        code = {"fedsift": _source_digest("fedsift"), **{name: _source_digest(name) for name in file.plugins}}
+        limits = {
+            **dataclasses.asdict(file.policy or Policy()),
+            **{name: getattr(file, name) for name in ("privacy_budget", "audit_min_count", "networks", "model")},
+        }
+        return cls(study, code, json.loads(json.dumps(limits)))
+
+    def differences(self, now: RunTerms) -> list[str]:
+        """What has changed since these terms were approved, in words."""
+        mine, theirs = self._parts(), now._parts()
+        keys = [key for key in {**mine, **theirs} if mine.get(key) != theirs.get(key)]
+        return [key if key.startswith("code of ") else f"{key}: {mine.get(key)} -> {theirs.get(key)}" for key in keys]
+
+    def _parts(self) -> dict[str, Any]:
+        return {
+            **_flat(tomllib.loads(self.study)),
+            **{f"code of {name}": digest for name, digest in self.code.items()},
+            **{f"policy.{name}": value for name, value in self.limits.items()},
+        }
+
+
+def _flat(table: dict[str, Any], path: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        found |= _flat(value, f"{path}{key}.") if isinstance(value, dict) else {f"{path}{key}": value}
+    return found
+
+
+@lru_cache(maxsize=32)
+def _source_digest(package: str) -> str:
+    """Of all Python files of a package or module, as this process finds them first."""
+    spec = importlib.util.find_spec(package)
+    places = [] if spec is None else list(spec.submodule_search_locations or ()) or [spec.origin or ""]
+    files = [
+        file for place in map(Path, places) for file in (sorted(place.rglob("*.py")) if place.is_dir() else [place])
+    ]
+    hasher = hashlib.sha256()
+    for file in files:
+        hasher.update(hashlib.sha256(file.read_bytes() if file.is_file() else b"").digest())
+    return hasher.hexdigest()
+
+
+def allowed_runs(notebook: Path) -> dict[str, RunTerms]:
+    """The runs that the operator has let in, each with what was approved. A file that cannot be read lets none in."""
     try:
-        return frozenset(map(str, json.loads((notebook / ALLOWED_RUNS).read_text("utf-8"))))
-    except (OSError, ValueError):
-        return frozenset()
+        table = json.loads((notebook / ALLOWED_RUNS).read_text("utf-8"))
+        found = {run: (RunTerms(row["study"], row["code"], row["limits"]), row["digest"]) for run, row in table.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+    return {run: terms for run, (terms, digest) in found.items() if terms.digest == digest}
 
 
-def allow_run(notebook: Path, run: str) -> None:
-    """Let a run in; it is asked again by the coordinator's next request."""
+def allow_run(notebook: Path, run: str, terms: RunTerms) -> list[str]:
+    """Let a run in on these terms; it is asked again by the coordinator's next request. Returns what changed since an
+    earlier permission."""
     private_folder(notebook)
-    runs = sorted(allowed_runs(notebook) | {run})
-    write_private(notebook / ALLOWED_RUNS, json.dumps(runs).encode())
+    known = allowed_runs(notebook)
+    changed = known[run].differences(terms) if run in known else []
+    table = {name: {**vars(each), "digest": each.digest} for name, each in {**known, run: terms}.items()}
+    write_private(notebook / ALLOWED_RUNS, json.dumps(table, sort_keys=True).encode())
+    return changed
+
+
+def objection_to_run(asked: RequestEnvelope, model: str, file: SiteFile, notebook: Path) -> str | None:
+    """Why a request is no part of what the operator approved of its run, or None. Nothing that the coordinator says of
+    the run is believed: the request itself is held against the study that the operator has read."""
+    terms = allowed_runs(notebook).get(asked.run)
+    if terms is None:
+        return f"this site's operator has not allowed the run '{asked.run}' yet"
+    changed = terms.differences(RunTerms.now(terms.study, file))
+    if changed:
+        return f"what was allowed of the run '{asked.run}' has changed since: {'; '.join(changed)}"
+    other = beyond_study(asked, model, file.model, _study_of(terms.study))
+    return None if other is None else f"this is not the study that was allowed as the run '{asked.run}': {other}"
+
+
+@lru_cache(maxsize=8)
+def _study_of(text: str) -> Study:
+    return Study.from_table(tomllib.loads(text))
+
+
+def beyond_study(asked: RequestEnvelope, model: str, own: str, study: Study) -> str | None:
+    """What a request asks beyond a study, in words: another seed, stage, round, network, request or training."""
+    method, moment = study.method, asked.moment
+    if moment.seed != study.seed:
+        return f"it has seed {moment.seed}, the study {study.seed}"
+    stages = declared(method, (Evaluate,))
+    if moment.stage not in stages:
+        return f"it has a stage '{moment.stage}', the study {', '.join(stages)}"
+    if not 0 <= moment.round < method.total_rounds:
+        return f"it is in round {moment.round + 1}, the study has {method.total_rounds}"
+    if not own and model not in study.model.networks:
+        return f"its network is '{model}', the study's {', '.join(study.model.networks)}"
+    kinds = (*stages[moment.stage], *stages.get(EVALUATION, ()))
+    name = undeclared(asked.request, kinds)
+    if name is not None:
+        return f"it asks {name} in the stage '{moment.stage}', the study does not"
+    return next(filter(None, (_harder(recipe, method) for recipe in held_in(asked.request, Recipe))), None)
+
+
+def _harder(recipe: Recipe, method: Method) -> str | None:
+    """How a recipe trains beyond those of a method: for longer, in larger steps, on fewer samples at once."""
+    own = list(held_in(method, Recipe))
+    epochs = [value for name, value in _numbers_of(method) if "epochs" in name]
+    if recipe.epochs > max(epochs, default=0):
+        return f"it trains for {recipe.epochs} epochs, the study for {max(epochs, default=0)}"
+    if recipe.lr > max((each.lr for each in own), default=0.0):
+        return f"it trains by lr {recipe.lr:g}, the study by {max((each.lr for each in own), default=0.0):g}"
+    least = min((each.batch_size for each in own), default=0)
+    return (
+        f"it trains on {recipe.batch_size} samples at once, the study on {least}" if recipe.batch_size < least else None
+    )
+
+
+def _numbers_of(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
+    """Names and numbers in a dataclass and in those that it holds."""
+    if dataclasses.is_dataclass(value):
+        for f in dataclasses.fields(value):
+            yield from _numbers_of(getattr(value, f.name), f.name)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield name, value
 
 
 # What was there when the site approved -------------------------------------------------------------------------------
@@ -113,6 +248,13 @@ def label_account_of(path: Path, file: SiteFile) -> PrivacyAccount:
     """What all releases of the dataset's labels have spent on each of them, held against `privacy_budget`."""
     account = account_of(path, file)
     return PrivacyAccount(account.path.with_suffix(".labels.jsonl"), file.privacy_budget)
+
+
+def question_account_of(path: Path, file: SiteFile) -> PrivacyAccount:
+    """How many models the coordinator has had judged on the dataset, held against `policy.questions`."""
+    most = (file.policy or Policy()).questions
+    path = account_of(path, file).path.with_suffix(".questions.jsonl")
+    return PrivacyAccount(path, most, "bound on questions (policy.questions)")
 
 
 def note_reply(

@@ -23,14 +23,15 @@ from fedsift.core.randomness import numpy_generator
 from fedsift.data.dataset import Dataset, Labels, Rows
 from fedsift.data.sources.base import Source, sources
 from fedsift.data.splits import split, units_of
-from fedsift.deploy.site.consent import account_of, label_account_of
+from fedsift.deploy.site.consent import account_of, label_account_of, question_account_of, rules_of
 from fedsift.deploy.site.embeddings import kind_of, note_embedding
 from fedsift.deploy.site.forgetting import FORGOTTEN, forgotten_at
+from fedsift.deploy.site.policy import judges, without_spares
 from fedsift.deploy.site.privacy_account import PrivacyCharge
 from fedsift.deploy.site.site_file import SiteFile, notebook_of, read_site_file
 from fedsift.formulas.privacy import update_zcdp
 from fedsift.models.head import PREFIX
-from fedsift.protocol.messages import Reply, RequestEnvelope
+from fedsift.protocol.messages import Reply, RequestEnvelope, SiteFacts
 from fedsift.protocol.site import Samples
 from fedsift.study.toml_tables import build_named
 from fedsift.training.features import is_features, with_features
@@ -116,22 +117,27 @@ def _open_site(path: Path, stamp: tuple[int, ...], features: str) -> SiteRuntime
 
 
 def releasing(path: Path, file: SiteFile) -> Release:
-    """What a site does to a reply: labels that are released are paid for, and by its policy updates are clipped, noised
-    and paid for, before they are kept."""
-    mechanism = None if file.policy is None else file.policy.mechanism
+    """What a site does to a reply before it is kept: labels that are released are paid for; by its policy, what is not
+    listed and can be spared is left out, and every statistic passes the last step for its kind."""
     account, labels = account_of(path, file), label_account_of(path, file)
+    questions = question_account_of(path, file)
 
-    def release(envelope: RequestEnvelope, reply: Reply) -> Reply:
+    def release(envelope: RequestEnvelope, reply: Reply, facts: SiteFacts) -> Reply:
+        policy = rules_of(file, notebook_of(path, file))
+        if policy is not None:
+            reply = without_spares(reply, policy.fields or ())
         for kind, epsilon, digest in label_releases(reply):
             labels.charge(PrivacyCharge(envelope.run, kind, epsilon, 0, 0.0, 0.0, digest))
-        if mechanism is None:
+        if policy is None:
             return reply
-        outcome = protected(reply, envelope.request, mechanism)
-        if outcome.updates and mechanism.noise > 0:
+        request, mechanism = envelope.request, policy.mechanism
+        if request.models_judged and judges(reply):
+            questions.charge(PrivacyCharge(envelope.run, type(request).__name__, request.models_judged, 0, 0.0, 0.0))
+        outcome = protected(reply, request, mechanism, min_count=policy.min_count, samples=facts.seen)
+        if outcome.updates and mechanism is not None and mechanism.noise > 0:
             rho = update_zcdp(mechanism.noise, outcome.updates)
-            request = type(envelope.request).__name__
-            charge = PrivacyCharge(envelope.run, request, rho, outcome.updates, mechanism.clip, mechanism.noise)
-            account.charge(charge)
+            name = type(request).__name__
+            account.charge(PrivacyCharge(envelope.run, name, rho, outcome.updates, mechanism.clip, mechanism.noise))
         return outcome.reply
 
     return release

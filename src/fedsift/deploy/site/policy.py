@@ -10,8 +10,9 @@ noise = 8.0                                         # Gaussian noise on updates,
 budget = 2.0                                        # zCDP that all releases of this dataset may cost, ever
 dataset = "chest 2024"                              # whose account that is; the site's name by default
 audit = false                                       # whether the label audit may send its aggregates
-ask_first = true                                    # a run begins here only after `fedsift flower allow RUN`
+ask_first = true                                    # a run begins here only after `fedsift flower allow RUN --app APP`
 passes = 500                                        # how often one request may send all samples through a network
+questions = 10000                                   # models of the coordinator's that samples may be judged by, ever
 embeddings = 4                                      # ways in which messages may have the pictures made into features
 
 Without `requests` or `fields`, or without the table, a site answers what the installed fedsift knew when the site
@@ -21,9 +22,9 @@ approved, by pinning an app: what a newer version brings was not there then.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -59,9 +60,12 @@ class Policy(RangeChecked):
     audit: bool = False
     """Whether the label audit may send its aggregates."""
     ask_first: bool = False
-    """Whether the operator must allow each run by its id."""
+    """Whether the operator must allow each run, with its study (`site.consent.RunTerms`)."""
     passes: Positive = 500.0
     """How often one request may have all of the site's samples sent through a network, in training or to look."""
+    questions: Count = 10_000
+    """Models of the coordinator's choice of which it may hear how they fit the dataset's labels, over all runs: by many
+    crafted ones it could read them one by one."""
     embeddings: Count = 4
     """Kinds of frozen features (an extractor at a size of pictures) that messages may have computed and kept, ever."""
 
@@ -75,8 +79,8 @@ class Policy(RangeChecked):
     def mechanism(self) -> NoiseMechanism | None:
         return None if self.clip is None else NoiseMechanism(self.clip, self.noise)
 
-    def objection_to_request(self, asked: Any, allowed: frozenset[str]) -> str | None:
-        """Why this is not served, or None. `allowed`: runs that the operator has let in."""
+    def objection_to_request(self, asked: Any) -> str | None:
+        """Why this is not served, whatever run it belongs to, or None."""
         if isinstance(asked, IntroductionRequest | SiteNotice):
             return None
         if not isinstance(asked, RequestEnvelope):
@@ -86,14 +90,12 @@ class Policy(RangeChecked):
                 return f"this site's policy does not allow the request {name}"
             if name in AUDIT and not self.audit:
                 return f"this site's policy lets no aggregates of an audit out ({name}): policy.audit = true would"
-        if self.ask_first and asked.run not in allowed:
-            return f"this site's operator has not allowed the run '{asked.run}' yet"
         return None
 
     def objection_to_work(self, request: Request[Any], facts: SiteFacts) -> str | None:
         """Why a request asks too much of a site of these sizes, or None; it has looked at no data yet."""
         names = "+".join(requests_in(request))
-        classes = max(map(_classes_in, parts_of(request)))
+        classes = max(map(_classes_in, held_in(request, Request)))
         if classes > max(facts.classes, 2):  # yes and no, where a sample has several labels
             return f"{names} speaks of {classes} classes, this site has {facts.classes}: study and site.toml must agree"
         passes = request.work(facts) / facts.everything
@@ -128,16 +130,19 @@ def requests_in(request: Request[Any]) -> Iterator[str]:
         yield from requests_in(part)
 
 
-def parts_of(value: Any) -> Iterator[Request[Any]]:
-    """A request and all that are inside it, in whatever field: those that are answered, and those that only help."""
-    if isinstance(value, Request):
+P = TypeVar("P")
+
+
+def held_in(value: Any, kind: type[P]) -> Iterator[P]:
+    """All values of a kind in a value, itself included, in whatever field."""
+    if isinstance(value, kind):
         yield value
     if isinstance(value, tuple | list):
         for item in value:
-            yield from parts_of(item)
+            yield from held_in(item, kind)
     elif dataclasses.is_dataclass(value):
         for f in dataclasses.fields(value):
-            yield from parts_of(getattr(value, f.name))
+            yield from held_in(getattr(value, f.name), kind)
 
 
 def _classes_in(part: Request[Any]) -> int:
@@ -152,7 +157,7 @@ def fields_in(value: Any) -> Iterator[str]:
     if isinstance(value, Reply):
         for f in dataclasses.fields(value):
             item = getattr(value, f.name)
-            if not _empty(item):
+            if not _empty(item) and f.metadata.get("statistic") != "replies":  # what they hold is named by itself
                 yield f"{type(value).__name__}.{f.name}"
             yield from fields_in(item)
     elif isinstance(value, Mapping):
@@ -163,19 +168,44 @@ def fields_in(value: Any) -> Iterator[str]:
             yield from fields_in(item)
 
 
+JUDGING = ("share", "loss", "score", "likelihood")
+
+
+def judges(reply: Reply) -> bool:
+    """Whether a reply says how a model fits the site's samples: a figure, or a table of counts."""
+    for part in held_in(reply, Reply):
+        for f in dataclasses.fields(part):
+            kind, value = f.metadata.get("statistic"), getattr(part, f.name)
+            if value is not None and (kind in JUDGING or (kind == "count" and isinstance(value, Tensor))):
+                return True
+    return False
+
+
+def without_spares(reply: Any, listed: Collection[str]) -> Any:
+    """The reply with None in place of each field that a policy does not list and that the methods can live without."""
+    changes: dict[str, Any] = {}
+    for f in dataclasses.fields(reply):
+        value = getattr(reply, f.name)
+        if f.metadata.get("spare") and f"{type(reply).__name__}.{f.name}" not in listed:
+            changes[f.name] = None
+        elif isinstance(value, tuple) and any(isinstance(item, Reply) for item in value):
+            changes[f.name] = tuple(without_spares(item, listed) for item in value)
+    return dataclasses.replace(reply, **changes) if changes else reply
+
+
 def _empty(item: Any) -> bool:
     return item is None or (isinstance(item, str | list | tuple | Mapping) and not item)
 
 
 def small_counts(reply: Any, min_count: int) -> Iterator[str]:
-    """`Reply.field` of whole numbers in 1 ... min_count - 1, wherever a field does not say that it counts no samples.
+    """`Reply.field` of whole numbers in 1 ... min_count - 1, wherever a field counts samples or does not say its kind.
 
     The requests of fedsift keep the minimum count themselves; this is for those of a plugin, and for mistakes.
     """
     if isinstance(reply, Reply):
         for f in dataclasses.fields(reply):
             item = getattr(reply, f.name)
-            if f.metadata.get("counts", True) and _counts_few(item, min_count):
+            if f.metadata.get("statistic", "count") == "count" and _counts_few(item, min_count):
                 yield f"{type(reply).__name__}.{f.name}"
             yield from small_counts(item, min_count)
     elif isinstance(reply, tuple | list):

@@ -43,10 +43,13 @@ class PrivacyCharge:
 
 
 class PrivacyAccount:
-    """The releases of one dataset. `budget`: the most that they may cost together; None counts without a limit."""
+    """The releases of one dataset. `budget`: the most that they may cost together; None counts without a limit.
 
-    def __init__(self, path: Path, budget: float | None = None) -> None:
-        self.path, self.budget = path, budget
+    `name`: what the budget is called where it refuses a release.
+    """
+
+    def __init__(self, path: Path, budget: float | None = None, name: str = "privacy budget") -> None:
+        self.path, self.budget, self.name = path, budget, name
 
     @property
     def spent(self) -> float:
@@ -74,7 +77,7 @@ class PrivacyAccount:
             return None
         left = max(0.0, self.budget - self.spent)
         return (
-            f"this site's privacy budget does not allow it: {left:.4g} of {self.budget:.4g} is left, a release costs "
+            f"this site's {self.name} does not allow it: {left:.4g} of {self.budget:.4g} is left, a release costs "
             f"{rho:.4g}"
         )
 

@@ -8,6 +8,7 @@ held_out = 0.2                       # share kept for evaluation here, when the 
 notebook = "notebook"                # where this site keeps its own notes; never leaves
 notebook_history = 10                # rounds by which the coordinator may be restored older than it was
 apps = ["sha256:5b0e..."]            # the only apps that may run here: `fedsift flower pin`
+privacy_budget = 4.0                 # epsilon that all releases of a label may spend together, ever; inf: no limit
 audit_min_count = 10                 # the smallest count that leaves this site in a label audit
 networks = ["our_nets.small:Small"]  # networks by address that a study may name here; registered ones always may
 
@@ -31,6 +32,8 @@ from fedsift.study.study import read_toml
 from fedsift.study.toml_tables import build
 
 SITE_FILE = "site.toml"
+LABEL_BUDGET = 4.0
+"""The default `privacy_budget`: one release that spends all of it keeps a label of ten with chance 0.86."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +63,9 @@ class SiteFile:
     public_mean: tuple[float, ...] = ()
     """How the public samples are normalised; `mean` and `std` by default."""
     public_std: tuple[float, ...] = ()
-    privacy_budget: float | None = None
-    """Epsilon that may ever be spent on each label; without this key the site sets no limit of its own."""
+    privacy_budget: float = LABEL_BUDGET
+    """Epsilon that may ever be spent on each label, whatever run and whatever epsilon it is asked at; `inf`: no
+    limit."""
     audit_min_count: AtLeastOne = 10
     """The smallest count that leaves this site in a label audit; smaller ones leave in a lump."""
     apps: tuple[str, ...] = ()
@@ -83,6 +87,8 @@ def read_site_file(path: Path) -> SiteFile:
         raise ConfigError(f"{path}: 'name' is empty; the federation knows a site by its name")
     if len(set(file.classes)) != len(file.classes) or not file.classes:
         raise ConfigError(f"{path}: 'classes' must name every class of the federation once")
+    if not file.privacy_budget >= 0:
+        raise ConfigError(f"{path}: privacy_budget = {file.privacy_budget}: it must be 0 or more, or inf for no limit")
     for name in file.annotated or ():
         if name not in file.classes:
             raise ConfigError(f"{path}: 'annotated' names '{name}', which is not one of 'classes'")

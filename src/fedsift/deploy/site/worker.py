@@ -30,8 +30,8 @@ from fedsift.deploy.flower_commands import failure_file
 from fedsift.deploy.site.consent import (
     WITHDRAWN,
     account_of,
-    allowed_runs,
     note_reply,
+    objection_to_run,
     rules_of,
     withdrawn_since,
 )
@@ -39,12 +39,12 @@ from fedsift.deploy.site.data import open_site
 from fedsift.deploy.site.embeddings import objection_to_embedding
 from fedsift.deploy.site.forgetting import serving
 from fedsift.deploy.site.local_socket import receive_message, send_message
-from fedsift.deploy.site.policy import Policy
+from fedsift.deploy.site.policy import Policy, held_in
 from fedsift.deploy.site.site_file import SiteFile, egress_of, notebook_of, read_site_file
 from fedsift.formulas.privacy import update_zcdp
-from fedsift.protocol.messages import ReplyEnvelope, RequestEnvelope
+from fedsift.protocol.messages import Reply, ReplyEnvelope, RequestEnvelope
 from fedsift.training.features import LONGEST_NAME, unknown_network
-from fedsift.training.private_updates import updates_in
+from fedsift.training.private_updates import noised_fields
 from fedsift.transports.remote.answering import answer
 from fedsift.transports.remote.encoding import decode, encode
 from fedsift.transports.remote.introduction import SiteNotice
@@ -200,7 +200,10 @@ def _answer(asked: Any, note: Mapping[str, str], file: SiteFile, site_file: Path
     if reason is not None:
         log.warning("refused: %s", short(reason))
         return _refusal(asked, reason)
-    reason = policy.objection_to_request(asked, allowed_runs(notebook)) if policy else None
+    reason = policy.objection_to_request(asked) if policy else None
+    unapproved = None
+    if reason is None and policy and policy.ask_first and isinstance(asked, RequestEnvelope):
+        reason = unapproved = objection_to_run(asked, model, file, notebook)
     reason = (
         reason
         or _unwritten(asked, model, file)
@@ -208,7 +211,7 @@ def _answer(asked: Any, note: Mapping[str, str], file: SiteFile, site_file: Path
         or _unaffordable(asked, file, site_file)
     )
     if reason is not None:
-        log.warning("refused: %s%s", short(reason), _way_out(asked, policy, site_file))
+        log.warning("refused: %s%s", short(reason), _way_out(asked, site_file) if unapproved else "")
         return _refusal(asked, reason)
     answered = answer(asked, lambda: open_site(site_file, model), model, note.get("session", ""), expose_errors=False)
     reply = answered.reply if isinstance(answered, ReplyEnvelope) else answered
@@ -245,27 +248,29 @@ def _too_much(asked: Any, model: str, file: SiteFile, site_file: Path) -> str | 
 
 
 def _unaffordable(asked: Any, file: SiteFile, site_file: Path) -> str | None:
-    """Why an update is not even computed: it could not be paid for."""
+    """Why what leaves noised is not even computed: it could not be paid for."""
     policy = file.policy
     if policy is None or policy.budget is None or not isinstance(asked, RequestEnvelope):
         return None
-    updates = len(updates_in(asked.request.reply_type))
-    return account_of(site_file, file).objection(update_zcdp(policy.noise, updates)) if updates else None
+    rules = rules_of(file, notebook_of(site_file, file))
+    listed = set(rules.fields or ()) if rules else set()
+    kind = asked.request.reply_type
+    costly = [name for name in noised_fields(kind) if f"{kind.__name__}.{name}" in listed]
+    return account_of(site_file, file).objection(update_zcdp(policy.noise, len(costly))) if costly else None
 
 
 def _private(answered: Any, file: SiteFile) -> tuple[str, ...]:
     """Fields that left with noise, as `Reply.field`."""
     if file.policy is None or not file.policy.noise > 0 or not isinstance(answered, ReplyEnvelope):
         return ()
-    reply = answered.reply
-    return () if reply is None else tuple(f"{type(reply).__name__}.{name}" for name in updates_in(type(reply)))
+    replies = () if answered.reply is None else held_in(answered.reply, Reply)
+    return tuple(f"{type(reply).__name__}.{name}" for reply in replies for name in noised_fields(type(reply)))
 
 
-def _way_out(asked: Any, policy: Policy | None, site_file: Path) -> str:
-    if policy is None or not policy.ask_first or not isinstance(asked, RequestEnvelope):
-        return ""
+def _way_out(asked: RequestEnvelope, site_file: Path) -> str:
     dashes = "-- " if asked.run.startswith("-") else ""  # or it would be read as an option
-    return f". To let it in: fedsift flower allow {dashes}{argument(asked.run)} {argument(site_file)}"
+    words = f"fedsift flower allow --app APP {dashes}{argument(asked.run)} {argument(site_file)}"
+    return f". To let it in, with APP for the folder of the app that you have read: {words}"
 
 
 def _refusal(asked: Any, reason: str) -> ReplyEnvelope:

@@ -92,7 +92,7 @@ def _answer(envelope: RequestEnvelope, runtime: SiteRuntime, model: str, session
         site = runtime.site(envelope.moment, notebook, model)
         reply = envelope.request.answer(site)
         if runtime.release is not None:  # before it is kept: a repeated request must get the same noise
-            reply = runtime.release(envelope, reply)
+            reply = runtime.release(envelope, reply, site.facts)
         result = ReplyEnvelope(envelope.run, runtime.name, envelope.moment.id, reply)
         store.keep(envelope, digest, notebook, base, result)
         return result

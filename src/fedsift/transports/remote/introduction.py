@@ -38,14 +38,16 @@ DIGEST = re.compile(r"[0-9a-f]{0,64}")
 class Introduction(Reply):
     """What a site declares of itself on joining."""
 
-    facts: SiteFacts = disclosed("the site's name, its number of training and held-out samples, its network")
-    classes: tuple[str, ...] = disclosed("the names of the classes, in the site's order")
-    multilabel: bool = disclosed("whether a sample may have several labels")
-    shape: tuple[int, ...] = disclosed("the shape of one sample")
-    mean: tuple[float, ...] = disclosed("the mean that the site normalises by (the same at every site)")
-    std: tuple[float, ...] = disclosed("the standard deviation that the site normalises by (the same at every site)")
+    facts: SiteFacts = disclosed("the site's name, its number of training and held-out samples, its network", "setting")
+    classes: tuple[str, ...] = disclosed("the names of the classes, in the site's order", "setting")
+    multilabel: bool = disclosed("whether a sample may have several labels", "setting")
+    shape: tuple[int, ...] = disclosed("the shape of one sample", "setting")
+    mean: tuple[float, ...] = disclosed("the mean that the site normalises by (the same at every site)", "setting")
+    std: tuple[float, ...] = disclosed(
+        "the standard deviation that the site normalises by (the same at every site)", "setting"
+    )
 
-    version: str = disclosed("the version of fedsift that the site runs", default="")
+    version: str = disclosed("the version of fedsift that the site runs", "setting", default="")
 
     def refusal(self, request: Any, facts: SiteFacts) -> str | None:
         own = self.facts

@@ -15,7 +15,7 @@ from fedsift.protocol.site import ComputeSettings, Samples, Site
 from fedsift.training.requests import LocalSite
 from fedsift.transports.remote.introduction import Introduction
 
-Release = Callable[[RequestEnvelope, Reply], Reply]
+Release = Callable[[RequestEnvelope, Reply, SiteFacts], Reply]
 """Makes of an envelope's raw reply what may leave; raises where nothing may."""
 
 
