@@ -7,6 +7,8 @@ from pathlib import Path
 RESULTS = Path(__file__).parent / "results"
 CAUSES, CHEST, CLEAN = RESULTS / "causes.csv", RESULTS / "chest.csv", RESULTS / "clean.csv"
 JOINT, SPEED, VERDICTS = RESULTS / "joint.csv", RESULTS / "speed.csv", RESULTS / "verdicts.csv"
+ACCUSATIONS = RESULTS / "accusations.csv"
+ACCUSATIONS_KEY = ("family", "cell", "seed")
 CAUSES_KEY = ("number", "seed")
 """`number` is the place of a case on the page."""
 JOINT_KEY = ("scenario", "seed", "method")

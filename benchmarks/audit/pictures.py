@@ -19,6 +19,8 @@ from fedsift.core.files import cache_root, write_atomically
 from fedsift.data.download import find
 from fedsift.training.features import efficientnet_lite0, embed
 
+CIFAR = 12_000
+"""Pictures of CIFAR-10 that are used."""
 FINDINGS = 8
 """NIH: so many of the most frequent findings."""
 
@@ -51,16 +53,33 @@ def _kept(name: str, images: NDArray[np.uint8] | None, side: int) -> NDArray[np.
     return np.load(file).astype(np.float32)
 
 
-def cifar10n(count: int = 12_000) -> Pictures:
-    """The first `count` training pictures with people's labels; clean labels are the truth."""
+def cifar10_pictures(count: int = CIFAR) -> NDArray[np.uint8]:
+    """The first `count` training pictures of CIFAR-10."""
+    return _cifar10_records(count)[:, 1:].reshape(-1, 3, 32, 32)
+
+
+def _cifar10_records(count: int) -> NDArray[np.uint8]:
     folder = find("cifar10", None, "run get-cifar10")
-    records = np.concatenate(
-        [
-            np.fromfile(folder / f"data_batch_{i}.bin", np.uint8).reshape(-1, 3073)
-            for i in range(1, 2 + (count - 1) // 10_000)
-        ]
-    )[:count]
-    images = records[:, 1:].reshape(-1, 3, 32, 32)
+    files = [folder / f"data_batch_{i}.bin" for i in range(1, 2 + (count - 1) // 10_000)]
+    return np.concatenate([np.fromfile(file, np.uint8).reshape(-1, 3073) for file in files])[:count]
+
+
+def blurred(count: int = CIFAR) -> NDArray[np.float32]:
+    """Features of the same pictures, each square of 4 x 4 pixels made one colour."""
+    images = cifar10_pictures(count)
+    coarse = images.reshape(-1, 3, 8, 4, 8, 4).mean((3, 5)).astype(np.uint8).repeat(4, 2).repeat(4, 3)
+    return _kept(f"cifar10-{count}-blurred", coarse, 64)
+
+
+def blank() -> NDArray[np.float32]:
+    """Features `[1, F]` of a grey picture."""
+    return _kept("blank", np.full((1, 3, 32, 32), 128, np.uint8), 64)
+
+
+def cifar10n(count: int = CIFAR) -> Pictures:
+    """The first `count` training pictures with people's labels; clean labels are the truth."""
+    records = _cifar10_records(count)
+    images = cifar10_pictures(count)
     with np.load(find("cifar_n", None, "the human labels of CIFAR-10N") / "CIFAR-10_human.npz") as people:
         given = {name: people[name][:count].astype(np.int64) for name in people.files}
     true = records[:, 0].astype(np.int64)
