@@ -12,11 +12,13 @@ from scipy.stats import norm
 from tests.detection.test_label_posterior import audit, cloud
 
 from fedsift.detection.any_wrong_labels import (
+    MARGIN,
     VAGUE,
     chance_of_wrong,
     faithful_each,
     faithful_likelihoods,
     fit_site,
+    margin_of,
     sample_gains,
 )
 from fedsift.detection.label_posterior import GRID, LabelModel, fit_with_wrong
@@ -25,24 +27,42 @@ from fedsift.label_audit.messages import second_reply
 
 
 def test_the_chance_by_hand() -> None:
-    """Gains 1 and 3 twice over: sum 8, variance 1, n = 4; the cost is log(1 + 4 / 6.5) / 2."""
-    z = (8 - 0.5 * np.log(1 + 4 / 6.5)) / np.sqrt(4 * 1 + VAGUE**2)
-    odds = norm.cdf(z) / norm.sf(z) * 0.2 / 0.8
-    model = replace(LabelModel.start([1, 1]), noisy_sites=0.2)
-    assert chance_of_wrong([1, 3, 1, 3], model) == pytest.approx(odds / (1 + odds))
-    assert chance_of_wrong([], model) == pytest.approx(0.2)
+    """Gains 1 and 3 twice over: sum 8, variance 1, n = 4; the cost is log(1 + 4 / 6.5) / 2, and 4 times the margin."""
+    z = (8 - 0.5 * np.log(1 + 4 / 6.5) - 4 * MARGIN) / np.sqrt(4 * 1 + VAGUE**2)
+    assert chance_of_wrong([1, 3, 1, 3]) == pytest.approx(norm.cdf(z))
+    assert chance_of_wrong([]) == 0.5
+
+
+def test_a_small_misfit_is_no_evidence_however_many_samples_show_it() -> None:
+    assert chance_of_wrong(np.full(100_000, 0.9 * MARGIN)) < 0.5 < chance_of_wrong(np.full(100_000, 1.1 * MARGIN))
+
+
+def test_how_many_other_sites_are_noisy_has_no_say() -> None:
+    p, labels, _ = cloud(np.random.default_rng(3), [0.0], samples=300)
+    few, many = (replace(LabelModel.start([1, 1, 1]), noisy_sites=w, calibrated=1.0) for w in (0.1, 0.9))
+    assert fit_site(p[0], labels[0], few).surely_wrong == fit_site(p[0], labels[0], many).surely_wrong
+
+
+def test_a_model_that_is_surer_than_right_needs_more_evidence() -> None:
+    """At an exponent of 0.55 the margin is 0.0075 + 0.1 (0.95 - 0.55) = 0.0475 nats a sample."""
+    start = LabelModel.start([1, 1])
+    assert margin_of(replace(start, calibrated=1.1)) == MARGIN == 0.0075
+    assert margin_of(replace(start, calibrated=0.55)) == pytest.approx(0.0475)
+    p, labels, _ = cloud(np.random.default_rng(3), [0.0] * 5 + [0.1], apart=4.0, samples=600)
+    shared, _ = audit(p, labels)
+    sure = [fit_site(p[-1], labels[-1], replace(shared, calibrated=c)).surely_wrong for c in (1.0, 0.5, 0.1)]
+    assert sure[0] > sure[1] > sure[2]
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.floats(-50, 50), min_size=1, max_size=40), st.floats(0.01, 3.0))
 def test_more_gain_is_more_chance_and_a_wider_scatter_is_less_sure(gains: list[float], more: float) -> None:
-    model = LabelModel.start([1, 1])
     values = np.array(gains)
-    assert chance_of_wrong(values + more, model) >= chance_of_wrong(values, model)
+    assert chance_of_wrong(values + more) >= chance_of_wrong(values)
     scattered = values + 30 * np.where(np.arange(len(values)) % 2 == 0, 1.0, -1.0) * (len(values) % 2 == 0)
     close, wide = (
-        chance_of_wrong(np.full(len(values), values.mean()), model),
-        chance_of_wrong(scattered, model),
+        chance_of_wrong(np.full(len(values), values.mean())),
+        chance_of_wrong(scattered),
     )
     if len(values) % 2 == 0:
         assert abs(wide - 0.5) <= abs(close - 0.5) + 1e-9
@@ -85,9 +105,9 @@ def test_a_site_whose_pictures_look_different_is_not_told_of_wrong_labels() -> N
 
 def test_the_fit_is_weighed_by_the_mean_of_both_answers() -> None:
     p, labels, _ = cloud(np.random.default_rng(3), [0.3], samples=150)
-    model = LabelModel.start([1, 1, 1]).with_tempering(1.5)
+    model = replace(LabelModel.start([1, 1, 1]), calibrated=1.0).with_tempering(1.5)
     fit = fit_site(p[0], labels[0], model)
-    alike, different = (chance_of_wrong(gains, model) for gains in sample_gains(p[0], labels[0], model))
+    alike, different = (chance_of_wrong(gains, margin_of(model)) for gains in sample_gains(p[0], labels[0], model))
     assert fit.any_wrong == pytest.approx((alike + different) / 2)
     assert fit.surely_wrong == pytest.approx(min(alike, different))
 

@@ -12,6 +12,7 @@ from scipy.special import expit, logit
 from fedsift.core.errors import DataError
 from fedsift.detection.label_posterior import GRID, LabelModel, SiteFit
 from fedsift.detection.label_rates import (
+    SURE,
     SiteRate,
     applied,
     choose_tempering,
@@ -142,12 +143,12 @@ def test_few_doubts_are_no_evidence_and_leave_zero_possible() -> None:
 
 
 def test_a_site_that_is_told_is_not_told_that_there_may_be_none() -> None:
-    """Of few sites one is noisy: wrong labels are the better explanation (0.8), which leaves a fifth to "none". The
-    interval was 0 to 27 then, beside the words "wrong labels"; it begins where the words do, at 2 % of 100."""
+    """Wrong labels are the better explanation in the mean (0.8), which leaves a fifth to "none". The interval was 0 to
+    27 then, beside the words "wrong labels"; it begins where the words do, at 2 % of 100."""
     doubt = np.repeat([0.95, 0.005], [20, 80])
-    told = rate_of(doubt, 0.8, surely=0.7)
+    told = rate_of(doubt, 0.8, surely=SURE + 0.01)
     assert told.evidence and (told.low, told.wrong) == (2, 16) and told.high > 20
-    assert rate_of(doubt, 0.8, surely=0.4).low == 0
+    assert rate_of(doubt, 0.8, surely=SURE - 0.01).low == 0
 
 
 @settings(deadline=None, max_examples=300)

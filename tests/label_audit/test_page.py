@@ -68,7 +68,7 @@ def test_a_method_s_own_list_claims_no_interval_and_no_rate() -> None:
     page = rendered(audit)
     assert f"{listed} of 200 samples are on the list" in page and "no interval is claimed" in page
     assert "at no stated rate of false alarms" in page and "100\u00a0%" not in page
-    assert audit.finding.words == "labels on a list, at no stated rate of false alarms"
+    assert audit.finding.words(audit.rate) == "labels on a list, at no stated rate of false alarms"
 
 
 def test_nothing_but_none_is_told_as_zero() -> None:

@@ -66,8 +66,8 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, set[str]]:
     """Three sites in a table as a European spreadsheet saves it; at the third 40 % of the labels are wrong."""
     place = tmp_path_factory.mktemp("numbers")
     draw = np.random.default_rng(4)
-    true = draw.integers(0, 3, 180)
-    values = 3.0 * np.eye(3, 4)[true] + draw.normal(size=(180, 4))
+    true = draw.integers(0, 3, 360)
+    values = 3.0 * np.eye(3, 4)[true] + draw.normal(size=(360, 4))
     text, wrong = io.StringIO(), set()
     writer = csv.writer(text, delimiter=";", lineterminator="\r\n")
     writer.writerow(["id", "site", HOSTILE, "b", "c", "d", "label"])
@@ -114,7 +114,7 @@ def test_the_corrected_table_is_written_as_the_original_was(audited: tuple[Path,
     assert done.exit_code == 0, done.output
     corrected = place / "own.corrected.csv"
     before, after = (path.read_bytes().decode("cp1252") for path in (place / "own.csv", corrected))
-    assert after.count("\r\n") == before.count("\r\n") == after.count("\n") == 181
+    assert after.count("\r\n") == before.count("\r\n") == after.count("\n") == 361
     old, new = (list(csv.DictReader(io.StringIO(text), delimiter=";")) for text in (before, after))
     changed = {row["id"] for row, then in zip(new, old) if row["label"] != then["label"]}
     assert len(changed & wrong) > 0.8 * len(wrong)

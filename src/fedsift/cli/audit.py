@@ -180,4 +180,4 @@ def _rate(own: dict[str, Any]) -> str:
 def _finding(own: dict[str, Any]) -> str:
     if own["false_alarm_rate"] >= 1:  # a method's own list claims no rate of false alarms
         return "on a list" if own["wrong_labels"] else "no list"
-    return "wrong labels" if own["wrong_labels"] else "no evidence"
+    return str(own["answer"])

@@ -168,6 +168,12 @@ def _rates(rows: Sequence[SiteRow]) -> Markup:
     )
 
 
+def _answer(row: SiteRow) -> str:
+    if row.finding is None:
+        return "below its minimum count"
+    return row.finding.words(WrongShare(math.nan, 0.0, 1.0) if row.rate is None else row.rate)
+
+
 def _table(rows: Sequence[SiteRow]) -> Markup:
     names = ("site", "labels", "on its list", "probably wrong", "interval", "answer")
     head = tag(
@@ -188,7 +194,7 @@ def _table(rows: Sequence[SiteRow]) -> Markup:
                 ),
                 tag("td", "withheld" if rate is None or untold else percent(rate.estimate), class_="n"),
                 tag("td", "" if rate is None else f"{percent(rate.low)} to {percent(rate.high)}", class_="n"),
-                tag("td", "below its minimum count" if row.finding is None else row.finding.words, class_="answer"),
+                tag("td", _answer(row), class_="answer"),
             )
         )
     return tag("div", tag("table", head, tag("tbody", *lines)), class_="scroll tall")

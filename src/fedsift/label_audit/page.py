@@ -36,7 +36,7 @@ from fedsift.drawing.svg import (
 from fedsift.label_audit.exports import data_uri
 from fedsift.label_audit.label_table import of_split
 from fedsift.label_audit.review import ReviewPlan
-from fedsift.label_audit.site_audit import SiteAudit, Thumbnails
+from fedsift.label_audit.site_audit import NOTHING, UNCLEAR, SiteAudit, Thumbnails
 from fedsift.label_audit.verdicts import PAGE_FORMAT
 
 PAGE_LIMIT = 2000
@@ -308,7 +308,10 @@ def headline(audit: SiteAudit) -> str:
     if not audit.finding.stated:
         samples, listed = int((~audit.is_test).sum()), int(audit.flagged[~audit.is_test].sum())
         return f"{listed:,} of {count(samples, 'sample')} {'is' if listed == 1 else 'are'} on the list"
-    if not audit.finding.wrong_labels:
+    answer = audit.finding.answer(audit.rate)
+    if answer == UNCLEAR:
+        return f"Whether wrong labels are among {count(n, 'label')} cannot be told"
+    if answer == NOTHING:
         return f"No evidence of wrong labels among {count(n, 'label')}"
     low, middle, high = (round(n * share) for share in (audit.rate.low, audit.rate.estimate, audit.rate.high))
     verb = "is" if middle == 1 else "are"
@@ -380,6 +383,11 @@ def lead(audit: SiteAudit) -> str:
         return "By a method's own evidence, at no stated rate of false alarms. Reviewing the queue shows more."
     if audit.finding.wrong_labels:
         return f"Evidence of wrong labels, at a false-alarm rate of {rate}."
+    if audit.finding.answer(audit.rate) == UNCLEAR:
+        return (
+            "The model disagrees with many labels, and the labels may be right all the same: the pictures may be hard "
+            "for it, or it saw too few to be trusted. Review a random sample: `fedsift review plan`."
+        )
     return f"Said at a false-alarm rate of {rate}. Reviewing the queue shows more."
 
 

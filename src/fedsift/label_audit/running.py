@@ -278,6 +278,7 @@ def _summary(study: Study, federated: FederatedDataset, judged: Mapping[str, Sit
             "rate": own.rate.estimate,
             "rate_low": own.rate.low,
             "rate_high": own.rate.high,
+            "answer": own.finding.answer(own.rate),
             "wrong_labels": own.finding.wrong_labels,
             "false_alarm_rate": own.finding.false_alarm_rate,
         }

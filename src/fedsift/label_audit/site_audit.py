@@ -19,11 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsift.core.errors import ConfigError, DataError
+from fedsift.detection.label_rates import NEGLIGIBLE
 
 Thumbnails = Callable[[int], bytes | None]
 """The picture of sample i as PNG, JPEG, GIF or WebP bytes, or None where there is none to show."""
 
 TRAIN, TEST = "train", "test"
+WRONG, UNCLEAR, NOTHING = "wrong labels", "cannot be told", "no evidence"
+"""The three answers to "are there wrong labels here?"."""
 MIN_COUNT = 10
 """Counts below this leave a site in a lump only, unless the site sets another minimum."""
 
@@ -63,12 +66,21 @@ class AuditFinding:
         """Whether a rate of false alarms, and with it an interval, is claimed: a method's own list claims neither."""
         return self.false_alarm_rate < 1
 
-    @property
-    def words(self) -> str:
+    def answer(self, share: WrongShare) -> str:
+        """`WRONG`, `UNCLEAR` or `NOTHING`; share: of the site's labels that are probably wrong."""
+        if self.wrong_labels:
+            return WRONG
+        return UNCLEAR if share.estimate > NEGLIGIBLE else NOTHING
+
+    def words(self, share: WrongShare) -> str:
         if not self.stated:
             return f"{'labels' if self.wrong_labels else 'no labels'} on a list, at no stated rate of false alarms"
         rate = f"at a false-alarm rate of {100 * self.false_alarm_rate:g}\u00a0%"
-        return f"evidence of wrong labels ({rate})" if self.wrong_labels else f"no evidence of wrong labels ({rate})"
+        return {
+            WRONG: f"evidence of wrong labels ({rate})",
+            UNCLEAR: "wrong labels cannot be told from pictures that are hard for the model: review a random sample",
+            NOTHING: f"no evidence of wrong labels ({rate})",
+        }[self.answer(share)]
 
 
 @dataclass(frozen=True)

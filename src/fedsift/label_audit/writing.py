@@ -106,7 +106,11 @@ def summary(audit: SiteAudit) -> dict[str, object]:
         "test_samples": int(audit.is_test.sum()),
         "test_flagged": int(audit.flagged[audit.is_test].sum()),
         "rate": asdict(audit.rate),
-        "finding": {**asdict(audit.finding), "words": audit.finding.words},
+        "finding": {
+            **asdict(audit.finding),
+            "answer": audit.finding.answer(audit.rate),
+            "words": audit.finding.words(audit.rate),
+        },
         "notes": list(audit.notes),
         "evidence": asdict(audit.evidence),
         "classes": list(audit.classes),
