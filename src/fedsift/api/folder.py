@@ -1,4 +1,4 @@
-"""Access to run folders for the public API: create, open, continue and read a run."""
+"""Run folders for the public API: create, open, continue and read a run, and find its model and model card."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MODEL, CARD = "model.safetensors", "model.json"
 
 @dataclass(frozen=True)
 class StoredModelCard:
-    """What it takes to apply a run's model; see `study.results.model_card`."""
+    """What it takes to apply a run's model; see `study.running.model_card`."""
 
     model: str
     shape: tuple[int, ...]

@@ -1,4 +1,6 @@
-"""Compares what a paper claims with our runs of the same seeds: confirmed, contradicted or open."""
+"""Judges a paper's claims and printed figures by our runs, paired over seeds: holds, does not hold, not decided or
+open.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`fedsift flower ...`: the commands of a deployment on Flower, for the coordinator and for sites."""
+"""`fedsift flower`: superlink, start and roster for the coordinator; site, pin, allow, budget, forget, withdraw for a
+site.
+"""
 
 from __future__ import annotations
 

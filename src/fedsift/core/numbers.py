@@ -1,5 +1,4 @@
-"""Formats numbers, sizes, durations and lists for people, alike in terminal, report and pages; and rounds counts
-down."""
+"""Formats numbers, sizes and durations for people, converts values to plain JSON, and rounds counts down."""
 
 from __future__ import annotations
 

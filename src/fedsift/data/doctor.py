@@ -500,12 +500,12 @@ def fitting(report: DoctorReport, catalogue: Mapping[str, Method]) -> list[Metho
     facts = federation_facts(report)
     fits = []
     for name in sorted(catalogue):
-        schema_error = catalogue[name].completed(facts).fits(facts)
+        incompatibility = catalogue[name].completed(facts).fits(facts)
         fits.append(
             MethodFit(
                 name,
-                schema_error is None or not schema_error.refuses,
-                schema_error.reason if schema_error else "",
+                incompatibility is None or not incompatibility.refuses,
+                incompatibility.reason if incompatibility else "",
             )
         )
     return fits

@@ -1,4 +1,6 @@
-"""Writes a Flower app for a study: its folder, the operators' instructions, and the list of what leaves a site."""
+"""Writes a Flower app for a study: its folder, the operators' instructions, what leaves a site, and the policy it
+needs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Status lines every few seconds while libraries load and data are read."""
+"""Status lines for operators: while something takes long, and where a run or a trial stands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Loss formulas over the last axes: `[B, K]` for one site, `[C, B, K]` for a stacked cohort."""
+"""Loss formulas, and the targets and selections that they use (mixup, sharpening, pseudo-labels, small losses).
+
+Over the last axes: `[B, K]` for one site, `[C, B, K]` for a stacked cohort.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The consortium's view of an audit: a table, a page and the confusion of all sites, made from `SiteRow`s alone."""
+"""What a site releases of its audit (`SiteRow`, small counts withheld), and the consortium's table and page of that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paths of a site's audit files, and writing them atomically and privately."""
+"""Paths of a site's audit files, and the fingerprint of the data that they were computed from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The live page's routes: all runs, a run's page, its event stream, its report, stop and resume."""
+"""Routes of the live server: the page of all runs, of one run, or of a site; checks each request's token and host."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""What the methods share that learn beside FedAvg from classes that a site does not annotate, in the forms in which
-FedMLP's comparison (Sun et al. 2024) ran them."""
+"""Base class of the multi-label methods for partly annotated sites, and a mean teacher (EMA).
+
+The forms are those of FedMLP's comparison (Sun et al. 2024).
+"""
 
 from __future__ import annotations
 

@@ -106,11 +106,11 @@ def started_from(fresh: Mapping[str, Tensor], given: Mapping[str, Tensor], origi
         elif found is None:
             raise ConfigError(f"{origin} has no '{name}': these are weights of another network")
         else:
-            raise ConfigError(_schema_error(name, tuple(found.shape), tuple(value.shape), origin))
+            raise ConfigError(_shape_error(name, tuple(found.shape), tuple(value.shape), origin))
     return state
 
 
-def _schema_error(name: str, found: tuple[int, ...], wanted: tuple[int, ...], origin: object) -> str:
+def _shape_error(name: str, found: tuple[int, ...], wanted: tuple[int, ...], origin: object) -> str:
     message = f"{origin}: '{name}' is {found}, this network needs {wanted}"
     if len(wanted) == 4 and (wanted[1], found[1]) == (1, 3):
         return f"{message}: the pictures have one channel, these weights are for three: set data.channels = 3"

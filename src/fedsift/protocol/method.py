@@ -117,10 +117,10 @@ class Method(RangeChecked):
     def fits(self, facts: FederationFacts) -> Incompatibility | None:
         """Why this method does not fit such a federation, or only with care; None where nothing speaks against it."""
         found = list(self.incompatibilities(facts))
-        decisive = [schema_error for schema_error in found if schema_error.refuses] or found
+        decisive = [one for one in found if one.refuses] or found
         if not decisive:
             return None
-        return Incompatibility("; ".join(schema_error.reason for schema_error in decisive), decisive[0].refuses)
+        return Incompatibility("; ".join(one.reason for one in decisive), decisive[0].refuses)
 
     def incompatibilities(self, facts: FederationFacts) -> Iterator[Incompatibility]:
         """All that speaks against this method here; a method with more to say extends this."""

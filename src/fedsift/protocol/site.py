@@ -1,4 +1,4 @@
-"""A site as its requests see it: private samples, believed labels, a notebook, and randomness of its own."""
+"""A site as its requests see it: samples, current labels, notebook and random generators; how a process computes."""
 
 from __future__ import annotations
 

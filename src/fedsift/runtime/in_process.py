@@ -1,5 +1,7 @@
-"""The in-process transport, the default: all sites in this process, trained together, one copy of the data in
-memory."""
+"""The in-process engine: answers requests for all sites in this process, trained together, with one copy of the data.
+
+`study.running.InProcessTransport`, the default transport, opens it.
+"""
 
 from __future__ import annotations
 

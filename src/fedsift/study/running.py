@@ -1,4 +1,4 @@
-"""Executes a study into a run folder, over the transport that it names, and writes its results."""
+"""Executes a study into a run folder over its transport, writes results, and scores them where the truth is known."""
 
 from __future__ import annotations
 

@@ -196,13 +196,13 @@ def federation_facts_of(federated: FederatedDataset, networks: tuple[str, ...], 
 def settled(method: Method, facts: FederationFacts) -> tuple[Method, tuple[str, ...]]:
     """The method completed by the facts, and what speaks against it here; a decisive incompatibility is an error."""
     method = method.completed(facts)
-    schema_error = method.fits(facts)
-    if schema_error is None:
+    incompatibility = method.fits(facts)
+    if incompatibility is None:
         return method, ()
     name = methods.name_of(method)
-    if schema_error.refuses:
-        raise ConfigError(f"method '{name}' does not fit: {schema_error.reason}. {_others(facts)}")
-    return method, (f"method '{name}': {schema_error.reason}",)
+    if incompatibility.refuses:
+        raise ConfigError(f"method '{name}' does not fit: {incompatibility.reason}. {_others(facts)}")
+    return method, (f"method '{name}': {incompatibility.reason}",)
 
 
 def _others(facts: FederationFacts) -> str:

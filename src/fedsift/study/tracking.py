@@ -1,4 +1,6 @@
-"""`[track]`: copies a run's figures to trackers while it runs. It computes nothing, so it is not part of the study.
+"""`[track]`: feeds a run's figures to the trackers of `fedsift.tracking`, each in a thread, while it runs.
+
+It computes nothing, so it is not part of the study.
 
 A run's `study.toml` says all that its result follows from. Where the result is copied to is in `track.toml`: a run with
 trackers has the same study, the same bytes and the same address as one without.
@@ -117,10 +119,6 @@ class TrackedByStudy:
             summary = {**summary, "warnings": [*summary["warnings"], *self.warnings]}
             self.folder.write_json(SUMMARY, summary)
         return summary
-
-
-# Trackers in threads of their own
-# ------------------------------------------------------------------------------
 
 
 # A round's line as figures that every tracker takes; a study's tables as settings

@@ -1,4 +1,4 @@
-"""The data source `npz`: a user's arrays in one .npz file."""
+"""Makes datasets of arrays, with the checks that all sources of arrays share; and the source `npz`, one .npz file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The roster `federation.toml`: which key speaks for which site; read again whenever it changes.
+"""Reads and edits the roster `federation.toml` (which key belongs to which site), and records the key of each Flower
+node.
 
 [[site]]
 name = "north"                 # how the federation knows this site

@@ -1,4 +1,6 @@
-"""The coordinator's Flower ServerApp: executes the run whose folder it is given."""
+"""The coordinator's Flower ServerApp: executes a run, lets in nodes by the roster, and loads the coordinator's test
+set.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A deployed site's data for its requests: read as site.toml says, kept in memory, with a secret of its own."""
+"""Loads a deployed site's data as site.toml says, and protects what its replies release: clipping, noise, privacy
+account.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A deployed site's worker process: it holds the data in memory and answers messages from Flower's processes.
+"""A deployed site's worker process: checks each message against the policy and budget, answers it, records what left.
 
     python -m fedsift.deploy.site.worker SITE.toml SOCKET
 

@@ -1,4 +1,4 @@
-"""Starts and ends processes of Flower, with the settings that keep them on this machine."""
+"""Starts and ends sessions of processes for Flower's programs, with the environment that keeps them on this machine."""
 
 from __future__ import annotations
 

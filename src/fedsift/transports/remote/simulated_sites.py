@@ -1,4 +1,5 @@
-"""Simulated sites on a network transport: one folder a site, without the truth.
+"""The engine of simulated sites on a network transport: writes a folder for each site, without true labels, and
+answers.
 
 <folder>/common.json, test.npz, public.npz     what all sites share
 <folder>/00003-north/site.json, data.npz       one site; its notebook lies here too
