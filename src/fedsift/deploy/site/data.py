@@ -43,13 +43,14 @@ from fedsift.transports.remote.site_runtime import Release, SiteRuntime
 log = logging.getLogger("fedsift.site")
 
 
-def open_site(path: Path, model: str = "") -> SiteRuntime:
+def open_site(path: Path, model: str = "", file: SiteFile | None = None) -> SiteRuntime:
     """Read a site.toml and its data; kept in memory while neither the file nor its arrays change.
 
     `model`: the study's network; when it is a head on frozen features, the site's pictures become features here.
+    `file`: the site.toml as a request was begun with, so that one answer follows one policy.
     """
     path = Path(path).resolve()
-    file = read_site_file(path)
+    file = read_site_file(path) if file is None else file
     network = file.model or model
     # heads of every kind share their features: one copy of them
     return _open_site(path, _stamp(path, file), f"{PREFIX}{kind_of(network)}" if is_features(network) else "")

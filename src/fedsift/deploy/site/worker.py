@@ -108,7 +108,7 @@ def attend(channel: socket.socket, site_file: Path) -> None:
             raise
         except (Exception, SystemExit) as error:
             log.warning("refused: %s", short(f"{type(error).__name__}: {error}"))
-            reply = _listed(_refusal(None, UNKNOWN), None, site_file)
+            reply = _listed(_refusal(None, UNKNOWN), None, site_file, read_site_file(site_file))
         channel.settimeout(HEARD_WITHIN)
         send_message(channel, reply)
     except OSError:
@@ -173,7 +173,7 @@ def _reply(message: EncodedMessage, site_file: Path) -> EncodedMessage:
         else:
             log.warning("refused: %s", short(error))
             answered = _refusal(asked, UNKNOWN)
-    return _listed(answered, asked, site_file, _private(answered, file), time.perf_counter() - began)
+    return _listed(answered, asked, site_file, file, _private(answered, file), time.perf_counter() - began)
 
 
 def _unfit(reason: str) -> ReplyEnvelope:
@@ -182,11 +182,16 @@ def _unfit(reason: str) -> ReplyEnvelope:
 
 
 def _listed(
-    answered: Any, asked: Any, site_file: Path, private: tuple[str, ...] = (), seconds: float = 0.0
+    answered: Any,
+    asked: Any,
+    site_file: Path,
+    file: SiteFile,
+    private: tuple[str, ...] = (),
+    seconds: float = 0.0,
 ) -> EncodedMessage:
     """The message of an answer, once the list of what left has its line."""
     reply = encode(answered)
-    note_reply(egress_of(site_file, read_site_file(site_file)), asked, answered, reply, private, seconds)
+    note_reply(egress_of(site_file, file), asked, answered, reply, private, seconds)
     return reply
 
 
@@ -213,7 +218,9 @@ def _answer(asked: Any, note: Mapping[str, str], file: SiteFile, site_file: Path
     if reason is not None:
         log.warning("refused: %s%s", short(reason), _way_out(asked, site_file) if unapproved else "")
         return _refusal(asked, reason)
-    answered = answer(asked, lambda: open_site(site_file, model), model, note.get("session", ""), expose_errors=False)
+    answered = answer(
+        asked, lambda: open_site(site_file, model, file), model, note.get("session", ""), expose_errors=False
+    )
     reply = answered.reply if isinstance(answered, ReplyEnvelope) else answered
     reason = policy.objection_to_reply(reply) if policy and reply is not None else None
     if reason is not None:
@@ -238,7 +245,7 @@ def _too_much(asked: Any, model: str, file: SiteFile, site_file: Path) -> str | 
     """Why a message asks for more work than the site does for one, with or without a policy of its own."""
     if isinstance(asked, SiteNotice):
         return None
-    limits, site = file.policy or Policy(), open_site(site_file)
+    limits, site = file.policy or Policy(), open_site(site_file, file=file)
     if len(site.samples.shape) > 1:  # rows of features are nothing to embed
         notebook, written = notebook_of(site_file, file), (file.model, *file.networks)
         reason = objection_to_embedding(notebook, model, limits.embeddings, written)
