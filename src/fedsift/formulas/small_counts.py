@@ -44,7 +44,8 @@ class CensoredTable:
 def censored(table: ArrayLike, min_count: int = MIN_COUNT) -> CensoredTable:
     """A table `[R, C]` of counts without a cell, a remainder or a sum of lumped rows in 1 ... min_count - 1.
 
-    Real numbers (expected counts) are rounded to whole ones first. A minimum count of 0 or 1 withholds nothing.
+    Real numbers (expected counts) are rounded to whole ones of the same sum first, those with the largest rest up. A
+    minimum count of 0 or 1 withholds nothing.
     """
     whole = _whole(table)
     if min_count < 0:
@@ -69,7 +70,13 @@ def _whole(table: ArrayLike) -> Counts:
     values = np.asarray(table, dtype=np.float64)
     if values.ndim != 2 or not np.isfinite(values).all() or (values < -0.5).any():
         raise DataError(f"a table of counts is needed, got shape {values.shape} or a value below 0 or not finite")
-    return np.rint(values).astype(np.int64).clip(0)
+    values = values.clip(0)
+    whole = np.floor(values).astype(np.int64)
+    missing = int(np.rint(values.sum())) - int(whole.sum())
+    if missing > 0:  # rounded one by one, the cells of a small site can be more than its samples
+        largest = np.argsort(-(values - whole), axis=None, kind="stable")[:missing]
+        whole.reshape(-1)[largest] += 1
+    return whole
 
 
 def _lumped(counts: Counts, min_count: int) -> NDArray[np.bool_]:

@@ -90,3 +90,10 @@ def test_log_likelihoods_are_whole_and_zero_from_a_tiny_site() -> None:
 def test_total_counts_remainders() -> None:
     table = CensoredTable(np.array([[30, -1], [-1, -1]]), np.array([12, -1]), 15)
     assert table.total == 57
+
+
+def test_expected_counts_are_rounded_to_their_own_sum() -> None:
+    """Three cells of 0.6 and one of 1.2 are 3 samples; rounded one by one they would be 4."""
+    table = censored([[0.6, 0.6], [0.6, 1.2]], min_count=0)
+    np.testing.assert_array_equal(table.cells, [[1, 1], [0, 1]])
+    assert censored(np.full((9, 9), 30 / 81), min_count=10).rest == 30
