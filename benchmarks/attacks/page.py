@@ -25,6 +25,9 @@ from benchmarks.attacks.lying import KEY as LYING_KEY
 from benchmarks.attacks.presets import FILE as PRESETS
 from benchmarks.attacks.presets import KEY as PRESETS_KEY
 from benchmarks.attacks.presets import small_presets
+from benchmarks.attacks.sizes import BEFORE, DECLARED, GATES, NOBODY, TRUE
+from benchmarks.attacks.sizes import FILE as SIZES_FILE
+from benchmarks.attacks.sizes import KEY as SIZES_KEY
 from benchmarks.attacks.turned import FILE as TURNED
 from benchmarks.attacks.turned import KEY as TURNED_KEY
 from benchmarks.attacks.turned import SEED
@@ -41,18 +44,22 @@ AGREEMENT_KEY = ("method", "exchange")
 PAGE = Page("attacks.md", "python -m benchmarks.attacks.page")
 ONE, TWO = 0.03, 0.05
 """What one hostile site may cost by default, and two with a robust rule."""
-TOP = """One bad site cannot break or own a run: every reply passes a gate, and every update is judged beside
-the other sites' before anything is made of it. Nothing of this changes a run without an attacker, to the last
-bit. This page is made by `python -m benchmarks.attacks.page` from `benchmarks/attacks/results`."""
+TOP = """One bad site cannot break or own a run: every reply passes a gate, and among real sites every update is judged
+beside the other sites' before anything is made of it. What judges updates are heuristics, which refuse an honest site
+now and then; how often is measured below. In a simulation, in process or on Flower, they do not judge: there the gate
+looks at form alone, so that no figure of a method is one of the gate. `gate.heuristics = "always"` asks for them, as
+all measurements on this page do. This page is made by `python -m benchmarks.attacks.page` from
+`benchmarks/attacks/results`."""
 FIRST = """**The form.** Every field of a reply is checked against the type, shape and range that its class
 declares; counts are bounded by what the site declared on joining, which the roster bounds. All of these are
 refused in every exchange of every method, which the normal tests try one by one:"""
-THEN = """**The update.** What has the right form is measured beside the round's other updates. Lengths are
-relative to the model that was sent, and to the steps that a site of so many samples can take: a site that trains on ten
-times the samples may go ten times as far. Where fewer than three sites answer, the stage's accepted updates are the
-measure, and where these are of fewer than three sites, the model that was sent. A site may go on as far as it went
-before, in this stage or the last, while others went as far: honest sites with wrong labels keep moving when the others
-have learnt. The keys of `[gate]` in a study:"""
+THEN = """**The update.** What has the right form is measured beside the round's other updates. Lengths are relative
+to the model that was sent, and to the steps that a site of so many samples can take: a site that trains on three
+times the samples may go three times as far. A size is what a site says of itself, so it stretches no limit by more
+than the site may count for (min(1/2, 3/n) of n sites), and directions are judged by lengths as they are. Where fewer
+than three sites answer, the stage's accepted updates are the measure, and where these are of fewer than three sites,
+the model that was sent. A site may go on as far as it went before, in this stage or the last, while others went as
+far: honest sites with wrong labels keep moving when the others have learnt. The keys of `[gate]` in a study:"""
 FLIPS = """**Going back.** A site that sends its update with the sign turned cannot be distinguished from an honest one
 by any
 single round: an honest site with wrong labels is pulled back as well when the others have learnt. Two things tell it
@@ -100,6 +107,16 @@ REMEDY = """What the last sites cost in the same two ways, one of them by defaul
 MISSING = "None."
 FEW_NAMES = 3
 """Rows of one version that are named."""
+SIZES = """Five sites of {true} samples, FedAvg (`python -m benchmarks.attacks.sizes`, mean of {seeds} seeds). The last
+one turns the sign of its update from the first round on and declares more samples than it has, on joining and in every
+reply. Final accuracy, and how many of its updates were set aside. `before` is the version in which declared sizes
+stretched every guard and no share was bounded by default; `no heuristics` is what a simulation does unless it asks for
+more; `always` is what real sites get. The roster bounds what a site may declare at all (`samples`); "ended" is a run
+that had no quorum any more:"""
+HONEST_LARGE = """The price is paid by an honest site that is much larger than the others: it counts for half of a round
+at most, and of K classes one that has more than {opposed:g} (K - 1) times the others' samples, all with wrong labels,
+goes as far back in the first exchange as a turned sign does. A coordinator that knows its sites says
+`largest_share = 1` in `[gate]`, and bounds single sites in the roster."""
 COST = """Final accuracy of averaging methods on ten equal sites of digits with clean labels (with several labels a
 sample where a method needs them), one of them hostile, and what the worst attack costs in points. `absent` never
 answers, which is what a refused attack comes to."""
@@ -113,7 +130,7 @@ negative where everybody goes along). Digits over ten sites unless said otherwis
 --honest` measures those that are not in the table yet, over every kind of skew and wrong labels, and presets on real
 data cut to their first rounds. No figure for `opposed`: the first exchange showed nothing."""
 EQUAL = """Every preset that has a small form, cut to a few rounds of every stage and to 600 to 1,500 samples, with
-`[gate]` as it is and with every key that judges an update switched off (`python -m benchmarks.attacks.presets`):
+heuristics that judge and without, shares unbounded in both (`python -m benchmarks.attacks.presets`):
 {equal} of {runs} ended in the same state to the last bit, {refused} updates were refused."""
 LIES = """Sites that lie about their scores cannot be found by their form. F1 of finding the noisy sites among {sites}
 (40 % are noisy, half to all of their labels wrong), against the share of sites that lie: a noisy one claims the
@@ -272,6 +289,24 @@ def versions(rows: Mapping[str, Mapping[str, Any]]) -> str:
     return f"Rows by the version of the source that measured them: {', '.join(told)}."
 
 
+def sizes() -> str:
+    """What a turned sign costs by what its site declares."""
+    found = read_tree(SIZES_FILE, SIZES_KEY)
+    body = []
+    for name in (BEFORE, *GATES):
+        rows = found[name]
+        cells = []
+        for declared in (NOBODY, *DECLARED):
+            of_seeds = [row[declared] for row in rows.values()]
+            refused = sum(row.get("refused") or 0 for row in of_seeds) / len(of_seeds)
+            accuracy = points(mean_of(of_seeds))
+            cells.append(accuracy if accuracy == "ended" else f"{accuracy} ({refused:.0f})")
+        body.append([name, *cells])
+    head = ["gate", "nobody", *(f"declares {declared:,}" for declared in DECLARED)]
+    words = SIZES.format(true=TRUE, seeds=len(found[BEFORE]))
+    return f"{filled(words)}\n\n{table(head, body)}\n\n{filled(HONEST_LARGE.format(opposed=GateLimits().opposed))}"
+
+
 def limits() -> str:
     from fedsift.cli.listings import field_docs
 
@@ -369,6 +404,7 @@ def page() -> str:
         "# Attacks", filled(TOP), "## What is refused", filled(FIRST),
         filled(", ".join(FORM) + "."), filled(THEN), limits(),
         filled(FLIPS.format(opposed=GateLimits().opposed)), back(), turned(),
+        "## Lying about size", sizes(),
         "## One hostile site of ten", filled(COST), block(found, "one", ONE, ["absent"]),
         "## Two hostile sites of ten", filled(ROBUST), block(found, "two", TWO, []), why(),
         "## Honest federations", filled(NEAR), honest(),

@@ -22,6 +22,8 @@ from fedsift.runtime.gate.protection import (
     UpdateNorms,
     agreements,
     bounded_shares,
+    fair_share,
+    fair_sizes,
     flattened,
     relative_length,
     remaining,
@@ -252,6 +254,29 @@ def test_a_site_that_goes_back_in_the_first_exchange_is_left_out_until_the_end()
     assert judged({**AGREED, "z": one(1.0)}, again) == found, "whatever it sends later"
 
 
+@pytest.mark.parametrize("declared", [10, 20, 40, 1000, 12000])
+def test_a_declared_size_hides_no_turned_sign(declared: int) -> None:
+    """The site takes as many steps as the others, and says that its way back is short for a site of its size."""
+    start: Weights = {"w": START["w"]}
+    request = Train(start, Recipe(batch_size=10, momentum=0.0))
+    ways = {**{site: (way, 10) for site, way in AGREED.items()}, "z": (one(-1.0), declared)}
+    replies = {site: Trained({"w": start["w"] + torch.tensor(way)}, size, 0.5) for site, (way, size) in ways.items()}
+    envelopes = {site: RequestEnvelope("run", site, RequestMoment(1, "train", 0, 0), "", request) for site in ways}
+    found = Protection(opening=True).refusals("train", replies, envelopes, lambda site: ())
+    assert list(found) == ["z"] and "1.00 times as far against" in found["z"]
+
+
+def test_no_site_counts_for_more_than_all_others_or_three_times_its_share() -> None:
+    assert [fair_share(n) for n in (1, 2, 6, 10, 100)] == [0.5, 0.5, 0.5, 0.3, 0.03]
+    declared = {**dict.fromkeys("abcd", 270), "z": 12000}
+    assert fair_sizes(declared) == {**declared, "z": 1080}, "half of the whole"
+    ten = {**dict.fromkeys("abcdefghi", 70), "z": 12000}
+    assert fair_sizes(ten)["z"] == 270, "0.3 of 9 * 70 / 0.7"
+    assert GateLimits().share(10, simulated=True) == 1.0
+    assert GateLimits().share(10, simulated=False) == 0.3
+    assert GateLimits(largest_share=1.0).share(10, simulated=False) == 1.0
+
+
 def test_only_a_first_update_of_a_cohort_that_agrees_tells_an_attack() -> None:
     def first(updates: Mapping[str, Any], opening: bool = True, **limits: Any) -> dict[str, str]:
         return judged(updates, Protection(GateLimits(**limits), opening=opening))
@@ -336,7 +361,7 @@ def test_a_site_of_more_samples_may_go_further() -> None:
     start: Weights = {"w": torch.tensor([3.0, 0.0, 0.0, 4.0])}
     request = Train(start, Recipe(batch_size=10, momentum=0.0))
 
-    def judge(length: float, samples: int) -> list[str]:
+    def judge(length: float, samples: int, **sizes: int) -> list[str]:
         updates = {**dict.fromkeys("abcd", (1.0, 10)), "z": (length, samples)}
         replies = {
             site: Trained({"w": start["w"] + torch.tensor(one(far))}, count, 0.5)
@@ -345,9 +370,10 @@ def test_a_site_of_more_samples_may_go_further() -> None:
         envelopes = {
             site: RequestEnvelope("run", site, RequestMoment(1, "train", 0, 0), "", request) for site in updates
         }
-        return list(Protection().refusals("train", replies, envelopes, lambda site: ()))
+        return list(Protection(sizes=sizes).refusals("train", replies, envelopes, lambda site: ()))
 
     assert judge(59.0, 100) == [] and judge(61.0, 100) == ["z"]
+    assert judge(23.0, 100, z=40) == [] and judge(25.0, 100, z=40) == ["z"], "as far as its size counts"
     assert judge(5.0, 10) == [] and judge(7.0, 10) == ["z"]
     assert judge(5.0, 1) == [] and judge(7.0, 1) == ["z"], "fewer samples narrow nothing"
 

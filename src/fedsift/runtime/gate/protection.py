@@ -1,8 +1,12 @@
 """Protection of the model: each update's length and direction are compared with the other sites' before it is used.
 
 Each reply's models (`Reply.moves`) are compared with the same ones of the round's other sites: the length and
-direction of the update. An update that no honest site sends, whatever its data and labels, is set aside;
-docs/attacks.md has the measurements. Without an attacker nothing is changed, to the last bit.
+direction of the update. These are heuristics, and an honest site may come to be refused by them: docs/attacks.md has
+the rates. So they judge where sites are real, in simulations only if the study asks for it, and no refusal is for ever:
+a site is tried again after some exchanges (`Absences`).
+
+What a site declares of itself stretches no guard beyond a bound: directions are judged by lengths as they are, and a
+size counts for its share at most (`fair_share`).
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
@@ -163,10 +167,27 @@ LEAST_SIZE = 0.1
 training."""
 
 
+LARGEST_SHARE, FAIR_SHARES = 0.5, 3.0
+"""No site counts for more than all others together, nor for more than three times its share if all were alike."""
+
+
+def fair_share(sites: int) -> float:
+    """The most that one of so many sites may count for, whatever size it declares: min(1/2, 3/n)."""
+    return min(LARGEST_SHARE, FAIR_SHARES / max(1, sites))
+
+
+def fair_sizes(declared: Mapping[str, int]) -> dict[str, int]:
+    """Declared sizes as far as they stretch a guard."""
+    return shares_within(declared, dict.fromkeys(declared, fair_share(len(declared)))) if len(declared) > 1 else {}
+
+
 @dataclass(frozen=True)
 class GateLimits(RangeChecked):
     """The study's `[gate]` table."""
 
+    heuristics: Literal["deployed", "always", "never"] = "deployed"
+    """Where updates are judged by length, direction, turns, flatness and replays: among real sites ("deployed"), in
+    simulations too ("always"), or "never". Type, shape, finite numbers and plausible counts are checked everywhere."""
     norm_factor: AtLeastZero = 6.0
     """Refuse an update longer than so many times the usual one: the median of the round's, for as many steps; 0 is
     off."""
@@ -187,11 +208,22 @@ class GateLimits(RangeChecked):
     """Refuse tensors of zeros, or of any one number, where others were sent, and models that have nearly vanished."""
     replays: bool = True
     """Refuse a model that the same site has sent before, beginning at another one."""
-    largest_share: Annotated[float, Range(0, 1, above=True)] = 1.0
-    """The most that one site's declared size may count for among a round's replies; 1: no bound."""
+    largest_share: Annotated[float, Range(0, 1, above=True)] | None = None
+    """The most that one site's declared size may count for among a round's replies; 1: no bound. Without it min(1/2,
+    3/n) of n replies where heuristics judge, and else no bound."""
     cross_check: bool = False
     """Where the coordinator has labelled samples: whenever a method says which sites look noisy, compare what they
     claimed with what their models do on these, and say where the two disagree."""
+
+    def judge(self, *, simulated: bool) -> bool:
+        """Whether heuristics judge in such a federation."""
+        return self.heuristics == "always" or (self.heuristics == "deployed" and not simulated)
+
+    def share(self, replies: int, *, simulated: bool) -> float:
+        """The most that one of so many replies may count for."""
+        if self.largest_share is not None:
+            return self.largest_share
+        return fair_share(replies) if self.judge(simulated=simulated) else 1.0
 
 
 @dataclass(frozen=True)
@@ -207,7 +239,7 @@ class ModelUpdate:
     late: bool
     """Of the request: whether a site's first model may go as far as the others' first ones went."""
     reach: float
-    """How far training on the site's samples can carry a model."""
+    """How far training on the site's samples can carry a model, as far as its size counts."""
 
     @property
     def alone(self) -> float:
@@ -232,6 +264,10 @@ class Protection:
     """What a run's gate remembers, and how it judges."""
 
     limits: GateLimits = field(default_factory=GateLimits)
+    heuristics: bool = True
+    """Whether updates are judged beside each other at all (`GateLimits.judge`)."""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """What a site's size counts for at most in its reach (`fair_sizes`); without an entry, what its reply says."""
     lengths: dict[str, UpdateNorms] = field(default_factory=dict)
     """By stage and model; kept with the run's checkpoints."""
     seen: dict[str, list[str]] = field(default_factory=dict)
@@ -277,7 +313,9 @@ class Protection:
         starts = StartDigests()
         for site, reply in replies.items():
             try:
-                found = _moves(reply, envelopes[site], buffers(site))
+                found = _moves(reply, envelopes[site], buffers(site), self.sizes.get(site))
+                if not self.heuristics:
+                    continue
                 marks[site] = [starts.mark(move.model, move.start) for move in found] if self.limits.replays else []
                 flat = _flat(found) if self.limits.flat else None
             except Exception as error:  # a reply may hold anything at all
@@ -311,7 +349,9 @@ class Protection:
         }
         found = self._ratios(f"{key} statistics", states, cohort)
         refused |= _too_long(states, found, limits.statistics_factor, "the change of running statistics")
-        refused |= self._opposed(key, ratios, {site: m for site, m in cohort.items() if site not in refused})
+        # what a site declares may let it go further, never the other way
+        alike = self._measured(key, lengths, {site: replace(move, reach=1.0) for site, move in cohort.items()})
+        refused |= self._opposed(key, alike, {site: m for site, m in cohort.items() if site not in refused})
         for name, measured in ((key, lengths), (f"{key} statistics", states)):
             ways = {site: (length, cohort[site].reach) for site, length in measured.items()}
             accepted = {site: way for site, way in ways.items() if site not in refused}
@@ -322,6 +362,10 @@ class Protection:
         return refused
 
     def _ratios(self, key: str, lengths: Mapping[str, float], cohort: Mapping[str, ModelUpdate]) -> dict[str, float]:
+        """Each length beside the usual one for training of its reach."""
+        return self._measured(key, lengths, cohort)
+
+    def _measured(self, key: str, lengths: Mapping[str, float], cohort: Mapping[str, ModelUpdate]) -> dict[str, float]:
         """Each length beside the usual one; 0 where nothing can say what is usual."""
         known, others = self.lengths.get(key, UpdateNorms()), self._elsewhere(key)
         elsewhere = others if len(lengths) < FEW else []
@@ -429,7 +473,10 @@ def _too_long(lengths: Mapping[str, float], ratios: Mapping[str, float], factor:
     }
 
 
-def _moves(reply: Reply, envelope: RequestEnvelope, buffers: Collection[str]) -> list[ModelUpdate]:
+def _moves(
+    reply: Reply, envelope: RequestEnvelope, buffers: Collection[str], most: int | None = None
+) -> list[ModelUpdate]:
+    """most: samples that stretch the reach at most."""
     found: list[ModelUpdate] = []
     for model, start in reply.moves(envelope.request):
         floats = [name for name, tensor in model.items() if tensor.is_floating_point()]
@@ -444,18 +491,20 @@ def _moves(reply: Reply, envelope: RequestEnvelope, buffers: Collection[str]) ->
                 tuple(name for name in floats if name in buffers),
                 envelope.request.norm_tolerance,
                 envelope.request.late,
-                envelope.request.reach(_trained_on(reply, len(found))),
+                envelope.request.reach(_trained_on(reply, len(found), most)),
             )
         )
     return found
 
 
-def _trained_on(reply: Reply, number: int) -> int:
-    """How many samples this model of a reply was trained on, as far as it says so: the gate has bounded it."""
+def _trained_on(reply: Reply, number: int, most: int | None) -> int:
+    """How many samples this model of a reply was trained on, as far as it says so and as its size counts."""
     samples = _size(reply)
     if isinstance(samples, tuple) and number < len(samples):
         samples = samples[number]
-    return samples if isinstance(samples, int) else 1
+    if not isinstance(samples, int):
+        return 1
+    return samples if most is None else min(samples, most)
 
 
 def _flat(moves: list[ModelUpdate]) -> str | None:
