@@ -72,7 +72,7 @@ site of ten along the others' direction, as a share of theirs, in the first exch
 TURNS = """The other is the site's own past. An honest site with wrong labels goes back, but it never went along as the
 others did; an attacker that began honestly did. With a site's cosine with the others as a share of the cohort's median
 one, before and now, its turn is the smaller of the share that it went along by and the share that it now goes back by:
-about 1 for a sign that is turned. Beyond {turned:g} the site is left out until the run ends. It is asked of two
+about 1 for a sign that is turned. Beyond {turned:g} the site is left out until it is tried again. It is asked of two
 exchanges of one stage that follow each other, where the cohort has a direction (median cosine above {common:g}), with
 at least five classes, or four findings of a sample. {updates} updates of honest sites in {runs} federations, over every
 kind of skew and wrong labels and from little to much training in a round (`python -m benchmarks.attacks.turned`, FedAvg
@@ -82,6 +82,13 @@ UNTOLD = """Of two classes a model without a hidden layer has one direction, and
 goes along it first and back later, as an attacker does: nobody is judged there. An attacker is not found either where
 it turns by and by, where sites have no common direction, where it is alone in its exchange, or where it goes back from
 the start and the first exchange shows nothing, as with several labels a sample."""
+AGAIN = """**Back again.** No refusal is for ever. A site that was asked {after} times in a row without a model of its
+being used, because it was away or because the gate refused it, is measured anew: its model may go as far as models went
+when sites began, and it counts for half of a fair share at most until three of them were used. A site that was refused
+must besides be one of at least {cohort} in the exchange and not go against the others; else it is tried again after
+twice as many exchanges, then four times. So is a site measured whose very first model comes late. A site that was not
+asked was not away. Without this rule a site of five with half of its labels wrong that came back after 33 rounds was
+refused in each of the rest: the others had learnt and hardly moved."""
 WHY = """Why these are missed: a random direction of three usual lengths and models within the honest ones' own spread
 (`a little is enough`) are within what honest sites send, who went up to {longest:.1f} usual lengths in the federations
 below. `sign flip x1` goes back from the start, which is a sign of an attack
@@ -404,6 +411,7 @@ def page() -> str:
         "# Attacks", filled(TOP), "## What is refused", filled(FIRST),
         filled(", ".join(FORM) + "."), filled(THEN), limits(),
         filled(FLIPS.format(opposed=GateLimits().opposed)), back(), turned(),
+        filled(AGAIN.format(after=GateLimits().readmit_after, cohort=GateLimits().norm_cohort)),
         "## Lying about size", sizes(),
         "## One hostile site of ten", filled(COST), block(found, "one", ONE, ["absent"]),
         "## Two hostile sites of ten", filled(ROBUST), block(found, "two", TWO, []), why(),

@@ -77,6 +77,37 @@ def far(answer: ReplyEnvelope) -> ReplyEnvelope:
     return dataclasses.replace(answer, reply=dataclasses.replace(answer.reply, weights=weights))
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_noisy_site_that_was_away_for_33_rounds_is_not_refused(first: int, tmp_path: Path) -> None:
+    """The others have learnt and hardly move; a site with half of its labels wrong goes twelve times as far as they."""
+
+    class Away(InProcess):
+        def deliver(self, envelopes: Mapping[str, RequestEnvelope], deadline: float) -> Mapping[str, ReplyEnvelope]:
+            answers = super().deliver(envelopes, deadline)
+            gone = first <= self.round.number < first + 33
+            return {site: answer for site, answer in answers.items() if site != victim or not gone}
+
+    study = Study.from_table(
+        {
+            "seed": 3,
+            "data": {"name": "digits"},
+            "partition": {"name": "iid", "sites": 5},
+            "noise": {"name": "fedcorr", "rho": 0.2, "tau": 0.3, "sites": "exact"},
+            "model": {"name": "mlp"},
+            "train": {"epochs": 1, "batch_size": 32, "lr": 0.1, "momentum": 0.5},
+            "method": {"name": "fedavg", "rounds": 38},
+            "evaluate": {"every": 38},
+            "gate": {"heuristics": "always"},
+            "engine": {"threads": 1},
+        }
+    )
+    truth = study.load_data().truth
+    assert truth is not None
+    (victim,) = truth.noisy
+    rows = play(study, tmp_path, Away).rounds()
+    assert [list(row["refused"]) for row in rows] == [[victim] * (first < row["round"] <= first + 33) for row in rows]
+
+
 def test_a_site_without_indicator_is_treated_as_noisy(tmp_path: Path) -> None:
     def silent_in_detection(answer: ReplyEnvelope, envelope: RequestEnvelope) -> ReplyEnvelope | None:
         return None if envelope.moment.stage == "find noisy sites" else answer

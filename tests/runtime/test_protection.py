@@ -310,6 +310,91 @@ def test_a_site_that_turns_round_is_left_out_until_the_end() -> None:
     assert not judged({**AGREED, "z": one(-1.0)}, known(one(1.0), judges=False)), "two classes, or several labels"
 
 
+def rounds_of(protection: Protection, count: int, asked: str = "abcdez", **updates: Any) -> list[dict[str, str]]:
+    """Exchanges in which a to e go along by 0.05 and all of `asked` are asked."""
+    request = Train({"w": START["w"]}, Recipe())
+    small = {site: [0.05 * number for number in way] for site, way in AGREED.items()} | updates
+    replies = {site: Trained({"w": START["w"] + torch.tensor(way)}, 10, 0.5) for site, way in small.items()}
+    envelopes = {site: RequestEnvelope("run", site, RequestMoment(1, "train", 0, 0), "", request) for site in asked}
+    return [protection.refusals("train", replies, envelopes, lambda site: ()) for _ in range(count)]
+
+
+def test_a_site_that_comes_back_is_measured_as_one_that_begins() -> None:
+    """The others go 0.05 by now and went 1 when they began: an update of 1 is 20 times too long for who was there, and
+    usual for who was away for so many exchanges. It counts for half of a fair share three times, then in full."""
+    limits = GateLimits(replays=False, readmit_after=4)
+
+    def known() -> Protection:
+        protection = Protection(limits)
+        assert not judged({**AGREED, "z": one(1.0)}, protection)
+        return protection
+
+    present = known()
+    assert rounds_of(present, 3, z=one(0.05)) == [{}, {}, {}]
+    assert "times the usual" in rounds_of(present, 1, z=one(5.0))[0]["z"]
+    short = known()
+    assert rounds_of(short, 3) == [{}, {}, {}]
+    assert list(rounds_of(short, 1, z=one(5.0))[0]) == ["z"], "three are not four"
+    away = known()
+    assert rounds_of(away, 4) == [{}] * 4
+    again = Protection(limits)
+    again.recall(json.loads(json.dumps(away.memory())))
+    assert "times the usual" in rounds_of(again, 1, z=one(7.0))[0]["z"], "more than six times what is usual at first"
+    assert [rounds_of(away, 1, z=one(5.0))[0], away.absences.share("z", 6)] == [{}, 0.5 / 6]
+    shares = []
+    for _ in range(3):
+        assert rounds_of(away, 1, z=one(0.05)) == [{}]
+        shares.append(away.absences.share("z", 6))
+    assert shares == [0.5 / 6, 0.5 / 6, 1.0]
+    assert away.absences.share("a", 6) == 1.0
+
+
+def test_a_first_model_that_comes_late_is_measured_as_that_of_one_who_begins() -> None:
+    protection = Protection(GateLimits(replays=False))
+    assert not judged(AGREED, protection)
+    assert rounds_of(protection, 2) == [{}, {}]
+    assert rounds_of(protection, 1, z=one(5.0)) == [{}] and protection.absences.share("z", 6) == 0.5 / 6
+
+
+def test_who_is_not_asked_is_not_away() -> None:
+    protection = Protection(GateLimits(replays=False, readmit_after=4))
+    assert not judged({**AGREED, "z": one(1.0)}, protection)
+    assert rounds_of(protection, 9, asked="abcde") == [{}] * 9
+    assert list(rounds_of(protection, 1, z=one(5.0))[0]) == ["z"]
+
+
+def test_a_left_out_site_is_tried_again_and_comes_back_if_it_goes_along() -> None:
+    def left_out() -> Protection:
+        protection = Protection(GateLimits(replays=False, readmit_after=3), judges_turns=True)
+        assert not judged({**AGREED, "z": one(1.0)}, protection)
+        found = judged({**AGREED, "z": one(-1.0)}, protection)
+        assert "turned round" in found["z"]
+        assert [list(each) for each in rounds_of(protection, 2, z=one(0.05))] == [["z"], ["z"]], "until it is tried"
+        return protection
+
+    honest = left_out()
+    assert rounds_of(honest, 1, z=one(0.05)) == [{}] and honest.absences.share("z", 6) == 0.5 / 6
+    assert rounds_of(honest, 3, z=one(0.05)) == [{}, {}, {}] and honest.absences.share("z", 6) == 1.0
+    turned = left_out()
+    found = rounds_of(turned, 1, z=one(-0.05))[0]["z"]
+    assert "tried again" in found and "turned round" in found
+    tries = [each["z"].startswith("the site was tried") for each in rounds_of(turned, 12, z=one(-0.05))]
+    assert tries == [False] * 5 + [True] + [False] * 6, "after three, then six, then twelve"
+    again = left_out()
+    assert rounds_of(again, 1, z=one(0.05)) == [{}]
+    assert "turned round" in rounds_of(again, 1, z=one(-0.05))[0]["z"], "who comes back and turns again is out again"
+
+
+def test_who_is_refused_is_tried_beside_others_alone() -> None:
+    """A site that comes one by one has nobody to go along with."""
+    protection = Protection(GateLimits(replays=False, readmit_after=2), judges_turns=True)
+    assert not judged({**AGREED, "z": one(1.0)}, protection)
+    assert list(judged({**AGREED, "z": one(-1.0)}, protection)) == ["z"]
+    for _ in range(5):
+        assert "turned round" in judged({"z": one(0.1)}, protection)["z"]
+    assert rounds_of(protection, 1, z=one(0.05)) == [{}]
+
+
 def test_a_cohort_without_a_direction_tells_nobody_s_turn() -> None:
     protection = Protection(GateLimits(replays=False), judges_turns=True)
     assert not judged({**AGREED, "z": one(1.0)}, protection)

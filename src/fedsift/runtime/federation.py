@@ -298,7 +298,8 @@ class EngineFederation(RandomDraws):
         """The replies, those with models no heavier than they may be. Where there is no model, a number of samples is
         no weight: what is counted is counted."""
         weighed = {site: reply for site, reply in replies.items() if reply.moves(envelopes[site].request)}
-        return {**replies, **bounded_shares(weighed, lambda site: self.largest_share(site, len(weighed)))}
+        n, trial = len(weighed), self.protection.absences.share
+        return {**replies, **bounded_shares(weighed, lambda site: min(self.largest_share(site, n), trial(site, n)))}
 
     def _envelopes(
         self, request: Request[R] | Mapping[str, Request[R]], sites: Sequence[str] | None

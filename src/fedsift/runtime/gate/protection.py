@@ -159,6 +159,9 @@ FEWEST_CLASSES = 5
 right ones pull it on. Two classes that are swapped pull it back as far: that site and an attacker are the same."""
 FEWEST_FINDINGS = 4
 """Of so many findings a sample, each with a direction of its own, an honest site does not turn round as a whole."""
+TRIED = 3
+"""Exchanges in a row through which a site that is measured anew counts for half of a fair share at most."""
+TRIAL_SHARE = 0.5
 FEW = 5
 """Among fewer replies the median may be that of sites that have nothing left to learn, so what is known of a site from
 the run's other stages counts as well."""
@@ -199,15 +202,20 @@ class GateLimits(RangeChecked):
     against: AtLeastZero = 4.5
     """Refuse an update that goes so many usual lengths straight against the cohort's common direction; 0 is off."""
     opposed: Annotated[float, Range(0, 1)] = 0.6
-    """Leave out a site whose first update of a run goes against the cohort's direction by more than this share of the
-    way that the others go along it; 0 is off."""
+    """Leave out a site, until it is tried again, whose first update of a run goes against the cohort's direction by
+    more than this share of the way that the others go along it; 0 is off."""
     turned: Annotated[float, Range(0, 1)] = 0.7
-    """Leave out a site that went along with the others by at least this share of their agreement and in the next
-    exchange goes against them by as much; 0 is off."""
+    """Leave out a site, until it is tried again, that went along with the others by at least this share of their
+    agreement and in the next exchange goes against them by as much; 0 is off."""
     flat: bool = True
     """Refuse tensors of zeros, or of any one number, where others were sent, and models that have nearly vanished."""
     replays: bool = True
     """Refuse a model that the same site has sent before, beginning at another one."""
+    readmit_after: AtLeastOne = 20
+    """A site that was asked so many times in a row, and whose models were refused or did not come, is measured anew: it
+    may go as far as sites went when they began, and counts for half of a fair share in its first three exchanges. So is
+    one whose first model comes late. One that was refused must go along with the others; if it does not, it is tried
+    again after twice as many."""
     largest_share: Annotated[float, Range(0, 1, above=True)] | None = None
     """The most that one site's declared size may count for among a round's replies; 1: no bound. Without it min(1/2,
     3/n) of n replies where heuristics judge, and else no bound."""
@@ -260,6 +268,65 @@ class ModelUpdate:
 
 
 @dataclass
+class Absences:
+    """Sites whose models were not used of late: how long, and when they are measured anew."""
+
+    after: int
+    """`GateLimits.readmit_after`."""
+    missed: dict[str, int] = field(default_factory=dict)
+    """Exchanges in a row in which a site was asked for a model and none of its was used."""
+    waits: dict[str, int] = field(default_factory=dict)
+    """Of sites that were refused: after how many of these they are tried."""
+    trial: dict[str, int] = field(default_factory=dict)
+    """Of sites that came back: exchanges that are left of their trial."""
+    used: set[str] = field(default_factory=set)
+    """Sites of which a model was ever used."""
+    comparable: bool = True
+    """Whether enough sites answer together now for a refused one to be tried."""
+
+    def anew(self, site: str) -> bool:
+        """Whether a model of this site is measured as that of one who begins."""
+        if self.was_refused(site):
+            return self.comparable and self.missed.get(site, 0) >= self.waits[site]
+        return self.missed.get(site, 0) >= (self.after if site in self.used else 1)
+
+    def was_refused(self, site: str) -> bool:
+        return site in self.waits
+
+    def note(self, asked: Collection[str], used: Collection[str], refused: Collection[str]) -> None:
+        """An exchange of models: whose were used, and whose were refused; others did not come."""
+        for site in refused:
+            if self.anew(site):  # what it was tried with was refused as well
+                self.waits[site] = 2 * self.waits.get(site, self.after)
+                self.missed[site] = 0
+            self.waits.setdefault(site, self.after)
+        for site in asked:
+            if site not in used:
+                self.missed[site] = self.missed.get(site, 0) + 1
+                continue
+            left = TRIED if self.anew(site) else self.trial.get(site, 0) - 1
+            self.used.add(site)
+            self.missed.pop(site, None)
+            self.trial.pop(site, None)
+            if left > 0:
+                self.trial[site] = left
+
+    def share(self, site: str, among: int) -> float:
+        """The most that a site counts for while it is on trial; 1 for the others."""
+        return TRIAL_SHARE / max(1, among) if site in self.trial else 1.0
+
+    def memory(self) -> dict[str, Any]:
+        """As plain values."""
+        counts = {"missed": dict(self.missed), "waits": dict(self.waits), "trial": dict(self.trial)}
+        return {**counts, "used": sorted(self.used)}
+
+    def recall(self, memory: Mapping[str, Any]) -> None:
+        """The reverse."""
+        self.missed, self.waits, self.trial = (dict(memory.get(name, {})) for name in ("missed", "waits", "trial"))
+        self.used = set(memory.get("used", ()))
+
+
+@dataclass
 class Protection:
     """What a run's gate remembers, and how it judges."""
 
@@ -278,10 +345,15 @@ class Protection:
     """Whether the next models come from one that has learnt nothing, on labels of which no wrong ones look like an
     attack (`reversal_is_attack`); kept with them."""
     left_out: dict[str, str] = field(default_factory=dict)
-    """Sites whose models are refused until the run ends, and why; kept with them."""
+    """Sites whose models are refused until they are tried again, and why; kept with them."""
     last_cosines: dict[str, dict[str, float]] = field(default_factory=dict)
     """By stage and model: cosine of each site's update of the last exchange with the others' (`shares`);
     kept with them."""
+    absences: Absences = field(init=False)
+    """Kept with them."""
+
+    def __post_init__(self) -> None:
+        self.absences = Absences(self.limits.readmit_after)
 
     def memory(self) -> dict[str, Any]:
         """What a resumed run must know to judge as one that never stopped: plain values."""
@@ -289,6 +361,7 @@ class Protection:
         seen = {site: list(marks) for site, marks in self.seen.items()}
         last_cosines = {key: dict(ways) for key, ways in self.last_cosines.items()}
         other = {"opening": self.opening, "left_out": dict(self.left_out), "last_cosines": last_cosines}
+        other["absences"] = self.absences.memory()
         return {"lengths": known, "seen": seen, **other}
 
     def recall(self, memory: Mapping[str, Any]) -> None:
@@ -298,6 +371,7 @@ class Protection:
         self.opening = memory.get("opening", self.opening)
         self.left_out = dict(memory.get("left_out", {}))
         self.last_cosines = {key: dict(ways) for key, ways in memory.get("last_cosines", {}).items()}
+        self.absences.recall(memory.get("absences", {}))
 
     def refusals(
         self,
@@ -308,9 +382,11 @@ class Protection:
     ) -> dict[str, str]:
         """Why updates of these replies are set aside, by site. buffers: a site's running statistics, by name."""
         refused: dict[str, str] = {}
+        judged: set[str] = set()
         moves: dict[str, dict[str, ModelUpdate]] = {}
         marks: dict[str, list[str]] = {}
         starts = StartDigests()
+        self.absences.comparable = len(replies) >= self.limits.norm_cohort
         for site, reply in replies.items():
             try:
                 found = _moves(reply, envelopes[site], buffers(site), self.sizes.get(site))
@@ -322,7 +398,9 @@ class Protection:
                 refused[site] = short(unchecked(error))
                 continue
             again = any(replays(mark, self.seen.get(site, ())) for mark in marks[site])
-            known = self.left_out.get(site) if found else None
+            known = self.left_out.get(site) if found and not self.absences.anew(site) else None
+            if found:
+                judged.add(site)
             if flat is not None or again or known:
                 refused[site] = short(flat or known or "the model is one that the site has sent before: a replay")
                 continue
@@ -331,10 +409,17 @@ class Protection:
         for model, cohort in moves.items():
             refused |= self._judged(f"{stage}/{model}", {s: m for s, m in cohort.items() if s not in refused})
         self.opening = self.opening and not moves
+        if judged:
+            self._note_use(envelopes, {site for site in judged if site not in refused}, judged.intersection(refused))
         for site, new in marks.items():
             if site not in refused and any(new):
                 self.seen[site] = [*self.seen.get(site, []), *filter(None, new)][-KEPT_DIGESTS:]
         return refused
+
+    def _note_use(self, asked: Collection[str], used: Collection[str], refused: Collection[str]) -> None:
+        for site in used:
+            self.left_out.pop(site, None)
+        self.absences.note(asked, used, refused)
 
     def _judged(self, key: str, cohort: Mapping[str, ModelUpdate]) -> dict[str, str]:
         """Check one model of all replies: update length, then direction."""
@@ -380,7 +465,8 @@ class Protection:
                 usual = max(usual, known.recent_norms(site, self.limits.norm_cohort))
                 if self.limits.norm_cohort <= len(known.first) and site not in known.own:
                     usual = max(usual, known.first_norms(way[1]))
-            if cohort[site].late and not any(site in past.own for past in [known, *others]):
+            begins = cohort[site].late and not any(site in past.own for past in [known, *others])
+            if begins or self.absences.anew(site):
                 usual = max(usual, *(past.first_norms(way[1]) for past in [known, *others]))
             found[site] = way[0] / (usual * cohort[site].norm_tolerance) if usual > 0 else 0.0
         return found
@@ -401,24 +487,31 @@ class Protection:
         """Updates that go against what the others have in common."""
         refused: dict[str, str] = {}
         last_cosines: dict[str, float] = {}
+        tried = {site for site in cohort if self.absences.was_refused(site) and self.absences.anew(site)}
+        along: dict[str, float] = {}
         for kind in dict.fromkeys(move.kind for move in cohort.values()):
             sites = [site for site, move in cohort.items() if move.kind == kind]
             if len(sites) < self.limits.norm_cohort or not kind:
                 continue
             group = [cohort[site] for site in sites]
             found = agreements([m.model for m in group], [m.start for m in group], group[0].parameters)
-            along = {site: cosine * ratios[site] for site, cosine in zip(sites, found)}
-            refused |= self._against(along)
+            ways = {site: cosine * ratios[site] for site, cosine in zip(sites, found)}
+            along |= ways
+            refused |= self._against(ways)
             alike = all(move.norm_tolerance <= 1 for move in group)
             if self.opening and alike and statistics.median(found) > COMMON:
-                refused |= self._left_out(along)
-            ways = shares(dict(zip(sites, found))) if self.judges_turns and alike else {}
-            refused |= self._turned(self.last_cosines.get(key, {}), ways)
-            last_cosines |= {site: round(way, 6) for site, way in ways.items() if site not in refused}
-        self.last_cosines[key] = (
-            last_cosines  # of this exchange alone: in many rounds honest sites turn as well, by and by
-        )
+                refused |= self._left_out(ways)
+            agreed = shares(dict(zip(sites, found))) if self.judges_turns and alike else {}
+            refused |= self._turned(self.last_cosines.get(key, {}), agreed)
+            last_cosines |= {site: round(way, 6) for site, way in agreed.items()}
+        refused |= {site: self._still_out(site) for site in tried if along.get(site, -1.0) < 0 and site not in refused}
+        # of this exchange alone: in many rounds honest sites turn as well, by and by
+        self.last_cosines[key] = {site: way for site, way in last_cosines.items() if site not in refused}
         return refused
+
+    def _still_out(self, site: str) -> str:
+        why = self.left_out.get(site, "its updates were refused")
+        return f"the site was tried again, and does not go along with the others: {why}"
 
     def _turned(self, before: Mapping[str, float], now: Mapping[str, float]) -> dict[str, str]:
         """Sites that went along with the others in the last exchange and now go back."""
