@@ -350,7 +350,7 @@ class EngineFederation(RandomDraws):
         reasons = "; ".join(f"{site}: {reason}" for site, reason in list(refused.items())[:4])
         return (
             f"round {self.round.count} ({self.round.stage}): {asked - len(refused)} of {asked} replies accepted, "
-            f"{needed} needed ({reasons}). Mend the sites and resume, or lower federation.quorum"
+            f"{needed} needed ({reasons}). Mend the sites and resume, or resume with a lower federation.quorum"
         )
 
     def initial_weights(self, model: str = "", draw: int = 0) -> Weights:
