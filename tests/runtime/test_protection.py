@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import math
@@ -353,7 +354,9 @@ def test_a_first_model_that_comes_late_is_measured_as_that_of_one_who_begins() -
     protection = Protection(GateLimits(replays=False))
     assert not judged(AGREED, protection)
     assert rounds_of(protection, 2) == [{}, {}]
+    far = copy.deepcopy(protection)
     assert rounds_of(protection, 1, z=one(5.0)) == [{}] and protection.absences.share("z", 6) == 0.5 / 6
+    assert list(rounds_of(far, 1, z=one(7.0))[0]) == ["z"] and far.absences.waits == {"z": 20}
 
 
 def test_who_is_not_asked_is_not_away() -> None:

@@ -296,8 +296,8 @@ class Absences:
     def note(self, asked: Collection[str], used: Collection[str], refused: Collection[str]) -> None:
         """An exchange of models: whose were used, and whose were refused; others did not come."""
         for site in refused:
-            if self.anew(site):  # what it was tried with was refused as well
-                self.waits[site] = 2 * self.waits.get(site, self.after)
+            if self.was_refused(site) and self.anew(site):  # what it was tried with was refused as well
+                self.waits[site] *= 2
                 self.missed[site] = 0
             self.waits.setdefault(site, self.after)
         for site in asked:
