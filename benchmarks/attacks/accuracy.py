@@ -94,6 +94,7 @@ def study_of(name: str, folder: Path, *, robust: bool = False, seed: int = 5, **
         "model": {"name": "mlp"},
         "train": {"epochs": 1, "batch_size": 32, "lr": 0.2, "momentum": 0.9},
         "engine": {"threads": 1},
+        "gate": {"heuristics": "always"},
     }
     if "multiclass" not in method.tasks:
         table["data"] = {"name": "npz", "path": str(several_labels(folder))}

@@ -60,6 +60,7 @@ def ways(labels: str, shifted: bool, kind: type[InProcess]) -> list[float]:
                 "train": {"epochs": 5, "batch_size": 32, "lr": 0.1, "momentum": 0.5},
                 "method": {"name": "fedavg", "rounds": ROUNDS},
                 "engine": {"threads": 1},
+                "gate": {"heuristics": "always"},
             }
         )
         measuring = Measuring()

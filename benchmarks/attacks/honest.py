@@ -26,7 +26,7 @@ class Watching(Protection):
     """Judges as ever, and writes down the largest share of each limit that a run comes to; 1 is a refusal."""
 
     def __init__(self, own: Protection) -> None:
-        super().__init__(own.limits, judges_turns=own.judges_turns, opening=own.opening)
+        super().__init__(own.limits, own.heuristics, own.sizes, judges_turns=own.judges_turns, opening=own.opening)
         self.nearest = {"length": 0.0, "statistics": 0.0, "against": 0.0, "opposed": -9.0, "turned": 0.0}
 
     def _note(self, name: str, share: float) -> None:
@@ -124,6 +124,7 @@ def built(folder: Path, method: dict[str, Any]) -> Iterator[tuple[str, Study]]:
         "train": {"epochs": 1, "batch_size": 32, "lr": 0.05, "momentum": 0.5},
         "method": method,
         "engine": {"threads": 1},
+        "gate": {"heuristics": "always"},
     }
     for sizes in UNEVEN:
         data = {"name": "npz", "path": str(natural(folder, sizes))}
@@ -169,6 +170,7 @@ def studies() -> Iterator[tuple[str, Study]]:
                     "train": {"epochs": 1, "batch_size": 32, "lr": 0.05, "momentum": 0.5},
                     "method": method,
                     "engine": {"threads": 1},
+                    "gate": {"heuristics": "always"},
                 }
                 words = ", ".join(f"{key} {value}" for key, value in method.items() if key != "name")
                 yield f"{method['name']} ({words}), {place}, {wrong}", Study.from_table(table)
@@ -196,4 +198,5 @@ def presets() -> Iterator[tuple[str, Study]]:
         known = {entry.name for entry in dataclasses.fields(methods.get(table["method"]["name"]))}
         table["method"].update({key: value for key, value in changes.items() if key in known})
         table["engine"] = {"threads": 1}
+        table["gate"] = {"heuristics": "always"}
         yield name, Study.from_table(table)

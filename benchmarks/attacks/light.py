@@ -8,10 +8,23 @@ from typing import Any
 
 from fedsift.data.dataset import FederatedDataset
 from fedsift.protocol.federation import Round
+from fedsift.protocol.method import Method
 from fedsift.runtime.evaluation import Evaluator
 from fedsift.runtime.in_process import InProcess
 from fedsift.study.running import open_in_process
 from fedsift.study.study import Study
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """What the rounds of a run came to."""
+
+    federation: InProcess
+    method: Method
+    state: Any
+    refused: int
+    """Replies that were set aside."""
+    steps: int
 
 
 @dataclass(frozen=True)
@@ -28,8 +41,8 @@ class Conducted:
     steps: int
 
 
-def conducted(study: Study, federated: FederatedDataset, kind: type[InProcess] = InProcess, **told: Any) -> Conducted:
-    """told: attributes of the federation, for engines that watch or disturb it."""
+def conduct(study: Study, federated: FederatedDataset, kind: type[InProcess] = InProcess, **told: Any) -> Rounds:
+    """All rounds, without an evaluation. told: attributes of the federation, for engines that watch or disturb it."""
     method = study.completed(study.facts(federated)).method
     federation = open_in_process(study, federated, study.name, kind)
     for name, value in told.items():
@@ -43,5 +56,12 @@ def conducted(study: Study, federated: FederatedDataset, kind: type[InProcess] =
             state = stage.step(state, federation)
             number += 1
             refused += len(federation.log.refused)
-    metrics = Evaluator(federation, federation.test_set())(method, state)
-    return Conducted(state, method.model(state), float(metrics.get("accuracy", math.nan)), refused, number)
+    return Rounds(federation, method, state, refused, number)
+
+
+def conducted(study: Study, federated: FederatedDataset, kind: type[InProcess] = InProcess, **told: Any) -> Conducted:
+    """The rounds, and what their model is worth."""
+    run = conduct(study, federated, kind, **told)
+    metrics = Evaluator(run.federation, run.federation.test_set())(run.method, run.state)
+    accuracy = float(metrics.get("accuracy", math.nan))
+    return Conducted(run.state, run.method.model(run.state), accuracy, run.refused, run.steps)

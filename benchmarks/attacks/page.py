@@ -25,14 +25,21 @@ from benchmarks.attacks.lying import KEY as LYING_KEY
 from benchmarks.attacks.presets import FILE as PRESETS
 from benchmarks.attacks.presets import KEY as PRESETS_KEY
 from benchmarks.attacks.presets import small_presets
+from benchmarks.attacks.rates import ALWAYS, DEFAULT, LEARNING_RATES, OTHER, REASONS, SMALL_RATES
+from benchmarks.attacks.rates import FILE as RATES_FILE
+from benchmarks.attacks.rates import KEY as RATES_KEY
+from benchmarks.attacks.sizes import BEFORE, DECLARED, GATES, NOBODY, TRUE
+from benchmarks.attacks.sizes import FILE as SIZES_FILE
+from benchmarks.attacks.sizes import KEY as SIZES_KEY
 from benchmarks.attacks.turned import FILE as TURNED
 from benchmarks.attacks.turned import KEY as TURNED_KEY
 from benchmarks.attacks.turned import SEED
-from benchmarks.files import read_tree
+from benchmarks.files import read_list, read_tree
 from benchmarks.section import Page
 from benchmarks.section import paragraph as filled
 from tests.promises.attacks import FORM, MODEL
 
+from fedsift.formulas.intervals import wilson
 from fedsift.runtime.gate import protection as gate
 from fedsift.runtime.gate.protection import GateLimits
 
@@ -41,18 +48,22 @@ AGREEMENT_KEY = ("method", "exchange")
 PAGE = Page("attacks.md", "python -m benchmarks.attacks.page")
 ONE, TWO = 0.03, 0.05
 """What one hostile site may cost by default, and two with a robust rule."""
-TOP = """One bad site cannot break or own a run: every reply passes a gate, and every update is judged beside
-the other sites' before anything is made of it. Nothing of this changes a run without an attacker, to the last
-bit. This page is made by `python -m benchmarks.attacks.page` from `benchmarks/attacks/results`."""
+TOP = """One bad site cannot break or own a run: every reply passes a gate, and among real sites every update is judged
+beside the other sites' before anything is made of it. What judges updates are heuristics, which refuse an honest site
+now and then; how often is measured below. In a simulation, in process or on Flower, they do not judge: there the gate
+looks at form alone, so that no figure of a method is one of the gate. `gate.heuristics = "always"` asks for them, as
+all measurements on this page do. This page is made by `python -m benchmarks.attacks.page` from
+`benchmarks/attacks/results`."""
 FIRST = """**The form.** Every field of a reply is checked against the type, shape and range that its class
 declares; counts are bounded by what the site declared on joining, which the roster bounds. All of these are
 refused in every exchange of every method, which the normal tests try one by one:"""
-THEN = """**The update.** What has the right form is measured beside the round's other updates. Lengths are
-relative to the model that was sent, and to the steps that a site of so many samples can take: a site that trains on ten
-times the samples may go ten times as far. Where fewer than three sites answer, the stage's accepted updates are the
-measure, and where these are of fewer than three sites, the model that was sent. A site may go on as far as it went
-before, in this stage or the last, while others went as far: honest sites with wrong labels keep moving when the others
-have learnt. The keys of `[gate]` in a study:"""
+THEN = """**The update.** What has the right form is measured beside the round's other updates. Lengths are relative
+to the model that was sent, and to the steps that a site of so many samples can take: a site that trains on three
+times the samples may go three times as far. A size is what a site says of itself, so it stretches no limit by more
+than the site may count for (min(1/2, 3/n) of n sites), and directions are judged by lengths as they are. Where fewer
+than three sites answer, the stage's accepted updates are the measure, and where these are of fewer than three sites,
+the model that was sent. A site may go on as far as it went before, in this stage or the last, while others went as
+far: honest sites with wrong labels keep moving when the others have learnt. The keys of `[gate]` in a study:"""
 FLIPS = """**Going back.** A site that sends its update with the sign turned cannot be distinguished from an honest one
 by any
 single round: an honest site with wrong labels is pulled back as well when the others have learnt. Two things tell it
@@ -65,7 +76,7 @@ site of ten along the others' direction, as a share of theirs, in the first exch
 TURNS = """The other is the site's own past. An honest site with wrong labels goes back, but it never went along as the
 others did; an attacker that began honestly did. With a site's cosine with the others as a share of the cohort's median
 one, before and now, its turn is the smaller of the share that it went along by and the share that it now goes back by:
-about 1 for a sign that is turned. Beyond {turned:g} the site is left out until the run ends. It is asked of two
+about 1 for a sign that is turned. Beyond {turned:g} the site is left out until it is tried again. It is asked of two
 exchanges of one stage that follow each other, where the cohort has a direction (median cosine above {common:g}), with
 at least five classes, or four findings of a sample. {updates} updates of honest sites in {runs} federations, over every
 kind of skew and wrong labels and from little to much training in a round (`python -m benchmarks.attacks.turned`, FedAvg
@@ -75,6 +86,13 @@ UNTOLD = """Of two classes a model without a hidden layer has one direction, and
 goes along it first and back later, as an attacker does: nobody is judged there. An attacker is not found either where
 it turns by and by, where sites have no common direction, where it is alone in its exchange, or where it goes back from
 the start and the first exchange shows nothing, as with several labels a sample."""
+AGAIN = """**Back again.** No refusal is for ever. A site that was asked {after} times in a row without a model of its
+being used, because it was away or because the gate refused it, is measured anew: its model may go as far as models went
+when sites began, and it counts for half of a fair share at most until three of them were used. A site that was refused
+must besides be one of at least {cohort} in the exchange and not go against the others; else it is tried again after
+twice as many exchanges, then four times. So is a site measured whose very first model comes late. A site that was not
+asked was not away. Without this rule a site of five with half of its labels wrong that came back after 33 rounds was
+refused in each of the rest: the others had learnt and hardly moved."""
 WHY = """Why these are missed: a random direction of three usual lengths and models within the honest ones' own spread
 (`a little is enough`) are within what honest sites send, who went up to {longest:.1f} usual lengths in the federations
 below. `sign flip x1` goes back from the start, which is a sign of an attack
@@ -100,6 +118,16 @@ REMEDY = """What the last sites cost in the same two ways, one of them by defaul
 MISSING = "None."
 FEW_NAMES = 3
 """Rows of one version that are named."""
+SIZES = """Five sites of {true} samples, FedAvg (`python -m benchmarks.attacks.sizes`, mean of {seeds} seeds). The last
+one turns the sign of its update from the first round on and declares more samples than it has, on joining and in every
+reply. Final accuracy, and how many of its updates were set aside. `before` is the version in which declared sizes
+stretched every guard and no share was bounded by default; `no heuristics` is what a simulation does unless it asks for
+more; `always` is what real sites get. The roster bounds what a site may declare at all (`samples`); "ended" is a run
+that had no quorum any more:"""
+HONEST_LARGE = """The price is paid by an honest site that is much larger than the others: it counts for half of a round
+at most, and of K classes one that has more than {opposed:g} (K - 1) times the others' samples, all with wrong labels,
+goes as far back in the first exchange as a turned sign does. A coordinator that knows its sites says
+`largest_share = 1` in `[gate]`, and bounds single sites in the roster."""
 COST = """Final accuracy of averaging methods on ten equal sites of digits with clean labels (with several labels a
 sample where a method needs them), one of them hostile, and what the worst attack costs in points. `absent` never
 answers, which is what a refused attack comes to."""
@@ -112,8 +140,25 @@ NEAR = """How near honest federations come to the limits, in shares of each limi
 negative where everybody goes along). Digits over ten sites unless said otherwise; `python -m benchmarks.attacks
 --honest` measures those that are not in the table yet, over every kind of skew and wrong labels, and presets on real
 data cut to their first rounds. No figure for `opposed`: the first exchange showed nothing."""
+RATES = """How often an honest site is refused, in federations that differ in everything that a study may choose
+(`python -m benchmarks.attacks.rates`): {federations:,} of one to three rounds of FedAvg on digits, {updates:,}
+updates of honest sites. Networks without a hidden layer, with two, with convolutions, with group norm, and LeNet-5;
+labels that are clean or FedCorr's (0.6, 0.5); usual steps (5 or 10 sites of 300 or 600 samples together, one or
+four epochs, batches of 32, learning rates from {low:g} to {high:g}) or many small ones (10 to 40 sites, one epoch
+of all samples, batches of 8, {least:g} or {less:g}), with which a network of several layers has hardly begun to
+learn after a round; sites that are all there, that miss three rounds of ten, or of which one comes in the last
+round. Each ran twice. In brackets the 95 % interval of the share (Wilson)."""
+RATE_LINES = """**In a simulation**, as it is by default, a site was refused in {default} of {federations:,} federations
+({default_interval}). **Among real sites** (`always`) a site was refused in {always} ({always_interval}): {sites}
+updates of {attended:,} ({site_interval}); {reasons}. By what differs:"""
+UNSEEN = """An interval holds for federations such as these: small, of digits, in their first rounds; the seeds are the
+same in every configuration, so that two federations may share their data, and the interval is a little wider in truth.
+What happens later
+is in the table above, over up to forty rounds. A refusal among real sites costs the site a round, or until it is tried
+again; the run's events and the round's line give the reason, and the coordinator can widen the limit or switch
+the heuristic off without a new run (see [deployment](deployment.md#start))."""
 EQUAL = """Every preset that has a small form, cut to a few rounds of every stage and to 600 to 1,500 samples, with
-`[gate]` as it is and with every key that judges an update switched off (`python -m benchmarks.attacks.presets`):
+heuristics that judge and without, shares unbounded in both (`python -m benchmarks.attacks.presets`):
 {equal} of {runs} ended in the same state to the last bit, {refused} updates were refused."""
 LIES = """Sites that lie about their scores cannot be found by their form. F1 of finding the noisy sites among {sites}
 (40 % are noisy, half to all of their labels wrong), against the share of sites that lie: a noisy one claims the
@@ -272,6 +317,24 @@ def versions(rows: Mapping[str, Mapping[str, Any]]) -> str:
     return f"Rows by the version of the source that measured them: {', '.join(told)}."
 
 
+def sizes() -> str:
+    """What a turned sign costs by what its site declares."""
+    found = read_tree(SIZES_FILE, SIZES_KEY)
+    body = []
+    for name in (BEFORE, *GATES):
+        rows = found[name]
+        cells = []
+        for declared in (NOBODY, *DECLARED):
+            of_seeds = [row[declared] for row in rows.values()]
+            refused = sum(row.get("refused") or 0 for row in of_seeds) / len(of_seeds)
+            accuracy = points(mean_of(of_seeds))
+            cells.append(accuracy if accuracy == "ended" else f"{accuracy} ({refused:.0f})")
+        body.append([name, *cells])
+    head = ["gate", "nobody", *(f"declares {declared:,}" for declared in DECLARED)]
+    words = SIZES.format(true=TRUE, seeds=len(found[BEFORE]))
+    return f"{filled(words)}\n\n{table(head, body)}\n\n{filled(HONEST_LARGE.format(opposed=GateLimits().opposed))}"
+
+
 def limits() -> str:
     from fedsift.cli.listings import field_docs
 
@@ -355,6 +418,52 @@ def honest() -> str:
     return f"{table(['federation', *names, 'refused'], body)}\n\n{filled(versions(found))}"
 
 
+def interval(k: int, n: int) -> str:
+    low, high = wilson(k, n)
+    return f"{100 * low:.2f} to {100 * high:.2f} %"
+
+
+def rates() -> str:
+    """Refusals of honest sites: in all, and by network, partition, labels and attendance."""
+    rows = read_list(RATES_FILE)
+
+    def total(name: str, of: Sequence[Mapping[str, Any]], gate: str = "") -> int:
+        return sum((row[gate] if gate else row)[name] for row in of)
+
+    federations, attended = total("federations", rows), total("updates", rows)
+    always, sites = total("federations", rows, ALWAYS), total("updates", rows, ALWAYS)
+    reasons = [f"{name} {count}" for name in (*REASONS, OTHER) if (count := total(name, rows, ALWAYS))]
+    default = total("federations", rows, DEFAULT)
+    body = []
+    for key in RATES_KEY:
+        for value in dict.fromkeys(row[key] for row in rows):
+            own = [row for row in rows if row[key] == value]
+            n, k = total("federations", own), total("federations", own, ALWAYS)
+            by_default = total("federations", own, DEFAULT)
+            body.append([f"{key}: {value}", f"{n:,}", str(by_default), f"{k} ({interval(k, n)})"])
+    words = RATES.format(
+        federations=federations,
+        updates=attended,
+        low=min(LEARNING_RATES),
+        high=max(LEARNING_RATES),
+        least=min(SMALL_RATES),
+        less=max(SMALL_RATES),
+    )
+    lines = RATE_LINES.format(
+        default=default,
+        federations=federations,
+        default_interval=interval(default, federations),
+        always=always,
+        always_interval=interval(always, federations),
+        sites=sites,
+        attended=attended,
+        site_interval=interval(sites, attended),
+        reasons=f"by reason: {', '.join(reasons)}" if reasons else "no reason was given",
+    )
+    head = ["federations", "number", "refused in a simulation", "refused among real sites"]
+    return f"{filled(words)}\n\n{filled(lines)}\n\n{table(head, body)}\n\n{filled(UNSEEN)}"
+
+
 def lying() -> str:
     found = read_tree(LYING, LYING_KEY)
     body = [[kind, *(f"{rows[kind]['f1']:.2f}" for rows in found.values())] for kind in CHECKS]
@@ -369,9 +478,11 @@ def page() -> str:
         "# Attacks", filled(TOP), "## What is refused", filled(FIRST),
         filled(", ".join(FORM) + "."), filled(THEN), limits(),
         filled(FLIPS.format(opposed=GateLimits().opposed)), back(), turned(),
+        filled(AGAIN.format(after=GateLimits().readmit_after, cohort=GateLimits().norm_cohort)),
+        "## Lying about size", sizes(),
         "## One hostile site of ten", filled(COST), block(found, "one", ONE, ["absent"]),
         "## Two hostile sites of ten", filled(ROBUST), block(found, "two", TWO, []), why(),
-        "## Honest federations", filled(NEAR), honest(),
+        "## Honest federations", filled(NEAR), honest(), rates(),
         "## Presets with and without protection", presets(),
         "## Lying scores", lying(),
     ]  # fmt: skip

@@ -1,8 +1,8 @@
 """`python -m benchmarks.attacks.presets [--only TEXT] [--minutes N] [--anew]`: small presets, protected and not.
 
-Without an attacker protection must change nothing, to the last bit. So each preset that has a small form is run twice,
-cut to a few rounds of every stage and to 600 to 1,500 samples: once as it is, once with every key of `[gate]` that
-judges an update switched off. The whole states must be equal: model, and whatever else the method keeps.
+Each preset with a small form is run twice, cut to a few rounds of every stage and to 600 to 1,500 samples: once with
+heuristics that judge (`always`), once without (`never`). The whole states must be equal: model, and whatever else the
+method keeps.
 """
 
 from __future__ import annotations
@@ -31,16 +31,9 @@ SMALL = "-small"
 SAMPLES, OF_A_SITE = 1500, 200
 FEWER: Mapping[str, int] = {"fednoro": 600, "fedmlp": 600}
 """Methods whose presets have larger networks or pictures."""
-OFF: Mapping[str, Any] = {
-    "norm_factor": 0.0,
-    "statistics_factor": 0.0,
-    "against": 0.0,
-    "opposed": 0.0,
-    "turned": 0.0,
-    "flat": False,
-    "replays": False,
-}
-"""Every key that sets an update aside."""
+ON: Mapping[str, Any] = {"heuristics": "always", "largest_share": 1.0}
+OFF: Mapping[str, Any] = {"heuristics": "never"}
+"""Shares are not bounded in either: a bound changes a federation of very uneven sites, whoever it is."""
 ROUNDS: Mapping[str, Mapping[str, Any]] = {
     "fedcorr": {"iterations": 1, "fine_tuning_rounds": 2, "usual_rounds": 3, "joins": {}},
     "feddpcont": {"rounds": 5},
@@ -76,7 +69,7 @@ def study_of(name: str, gate: Mapping[str, Any]) -> Study:
 def compared(name: str) -> dict[str, Any]:
     """One preset, twice."""
     found = {}
-    for key, gate in (("on", {}), ("off", OFF)):
+    for key, gate in (("on", ON), ("off", OFF)):
         study = study_of(name, gate)
         run = conducted(study, study.load_data())
         found[key] = digest_of(run.state)

@@ -55,6 +55,7 @@ lr = 0.05
 name = "fedavg"
 rounds = {rounds}
 [gate]
+heuristics = "always"
 norm_factor = 1.6
 [federation]
 quorum = 0.1

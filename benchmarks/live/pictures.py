@@ -26,7 +26,7 @@ TABLE: dict[str, Any] = {
     "model": {"name": "cnn"},
     "train": {"epochs": 1, "batch_size": 32, "lr": 0.05, "momentum": 0.5},
     "method": {"name": "fednoro", "warm_up": 10, "rounds": 30},
-    "gate": {"norm_factor": 1.2},  # strict, so that there is a refusal to be seen
+    "gate": {"heuristics": "always", "norm_factor": 1.2},  # strict, so that there is a refusal to be seen
     "federation": {"quorum": 0.5},
 }
 SEEN_FROM = 20

@@ -13,14 +13,16 @@ from fedsift.methods._base import methods
 
 pytest.importorskip("flwr", reason="the benchmarks of a deployment need Flower")
 
-from benchmarks.attacks import presets, turned
+from benchmarks.attacks import presets, rates, sizes, turned
 from benchmarks.attacks.__main__ import ACCURACY, ACCURACY_KEY, HONEST, HONEST_KEY
+from benchmarks.attacks.light import conduct
 from benchmarks.faults import fuzz
 from benchmarks.files import read_list, read_tree, write_tree
 from benchmarks.floor.__main__ import FLOORS, METHODS, RESULTS, SEEDS
 from benchmarks.leakage.secure import verdict
 from benchmarks.tables.page import HERE
 from fedsift.benchmark.table import table_names
+from fedsift.core.errors import QuorumError
 from fedsift.runtime.gate.protection import turning_is_attack
 
 ROOT = Path(__file__).parents[2]
@@ -70,6 +72,35 @@ def test_nothing_honest_was_refused() -> None:
     found = read_tree(HONEST, HONEST_KEY)
     assert found
     assert {name: row["refused"] for name, row in found.items() if row["refused"]} == {}
+
+
+def test_no_honest_site_is_refused_in_a_simulation() -> None:
+    """At least 2,000 federations; and among real sites not more than one federation in a hundred."""
+    rows = read_list(rates.FILE)
+    assert len(rows) == len(list(rates.configurations()))
+    assert sum(row["federations"] for row in rows) >= 2000
+    assert sum(row[rates.DEFAULT]["federations"] for row in rows) == 0
+    assert sum(row[rates.ALWAYS]["federations"] for row in rows) <= 0.01 * sum(row["federations"] for row in rows)
+
+
+def test_a_declared_size_changes_nothing_among_real_sites() -> None:
+    """An attacker gets no further with 12,000 samples than with those that it has."""
+    found = read_tree(sizes.FILE, sizes.KEY)
+    assert set(found) == {sizes.BEFORE, *sizes.GATES}
+    for rows in found["always"].values():
+        assert len({row["digest"] for declared, row in rows.items() if declared}) == 1
+        assert all(row["refused"] for declared, row in rows.items() if declared)
+
+
+def test_the_rates_bench_counts_what_is_refused() -> None:
+    """With a limit that honest sites do not keep, each is counted."""
+    strict = {"heuristics": "always", "norm_factor": 0.01}
+    place = (rates.USUAL, "linear", "iid", "clean")
+    data = rates.study(*place, 1, {}).load_data()
+    counted = rates.Counted()
+    with pytest.raises(QuorumError, match="0 of 5 replies accepted"):
+        conduct(rates.study(*place, 1, strict), data, rates.attending(rates.THERE, 1, 2, counted))
+    assert len(counted.refused) == 5 and all(rates.REASONS["length"] in why for why in counted.refused)
 
 
 def test_every_accuracy_beside_an_attacker_has_one_without() -> None:

@@ -100,6 +100,9 @@ class Scripted(RandomDraws):
     def sites(self) -> list[str]:
         return list(self.facts)
 
+    def sizes(self) -> dict[str, int]:
+        return {site: own.samples for site, own in self.facts.items()}
+
     def ask(self, request: Request[R] | Mapping[str, Request[R]], sites: Sequence[str] | None = None) -> Replies[R]:
         """As an engine does: an ask of nobody is a mistake, and one that nobody answers breaks the quorum."""
         self.requests.append(request)

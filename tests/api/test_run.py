@@ -17,7 +17,9 @@ from fedsift.api.run import Rows
 from fedsift.api.start import assembled
 from fedsift.core.errors import ConfigError, DataError, RunError
 from fedsift.extend import Recipe
+from fedsift.runs.events import Changed, read_events
 from fedsift.runs.folder import RunFolder
+from fedsift.study.study import Study
 from tests.api.own import Calm, FirstWrong, Halves, Line, Stripes
 
 SMALL = {
@@ -230,6 +232,22 @@ def test_resume_goes_on_with_objects_that_are_passed_again(tmp_path: Path) -> No
         assert torch.equal(done.weights[key], value)
     with pytest.raises(RunError, match="is finished"):
         fedsift.resume(path, data=arrays())
+
+
+def test_resume_takes_a_lower_quorum_and_a_wider_gate(tmp_path: Path) -> None:
+    path = stopped(tmp_path)
+    with pytest.raises(ConfigError, match=r"federation\.min_count cannot be changed in a run that has begun"):
+        fedsift.resume(path, federation={"min_count": 2})
+    run = fedsift.resume(
+        path, gate={"norm_factor": 9.0}, federation={"quorum": 0.25, "stages": {"train": {"quorum": 0.1}}}
+    )
+    assert run.finished
+    study = Study.from_file(path / "study.toml")
+    assert (study.gate.norm_factor, study.federation.of("train")[0], study.federation.quorum) == (9.0, 0.1, 0.25)
+    [change] = [moment.event for moment in read_events(path) if isinstance(moment.event, Changed)]
+    assert change.round == 1
+    assert change.now == {"federation.quorum": 0.25, "federation.stages.train.quorum": 0.1, "gate.norm_factor": 9.0}
+    assert change.before == {"federation.quorum": 0.5, "federation.stages.train.quorum": None, "gate.norm_factor": 6.0}
 
 
 def test_resume_of_a_class_that_nothing_can_import_says_so(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -25,7 +26,10 @@ from fedsift.deploy.flower_commands import SiteProcess
 from fedsift.deploy.site import worker
 from fedsift.deploy.temporary import LONGEST_SOCKET, PREFIX, new_socket, remove_stale
 from fedsift.deploy.waiting import SILENT, StatusLine
+from fedsift.runs.events import Changed, read_events
 from fedsift.runs.folder import WAITING, RunFolder
+from fedsift.runtime.gate.protection import GateLimits
+from fedsift.study.running import CHANGEABLE
 from fedsift.study.study import Study
 from tests.deploy.test_site_data import write_site
 
@@ -65,6 +69,72 @@ def test_another_study_over_an_old_run_is_refused_by_the_key_that_differs(app: P
     (app / "study.toml").write_text(text.replace("rounds = 3", "rounds = 4"), "utf-8")
     with pytest.raises(ConfigError, match=r"method\.rounds was 3, the app says 4.*new --run-folder"):
         starting.prepare_run(app, tmp_path / "run", HERE)
+
+
+def changes_of(folder: RunFolder) -> list[tuple[int, dict[str, Any], dict[str, Any]]]:
+    events = [moment.event for moment in read_events(folder.path)]
+    return [(event.round, event.before, event.now) for event in events if isinstance(event, Changed)]
+
+
+def test_what_a_coordinator_may_change_is_taken_over_and_written_down(app: Path, tmp_path: Path) -> None:
+    """By the command, so that the app stays as the sites have pinned it, or by another app; in both cases every file
+    of the run is still what the run wrote."""
+    folder = starting.prepare_run(app, tmp_path / "run", HERE)
+    pinned = (app / "study.toml").read_text("utf-8")
+    starting.prepare_run(app, tmp_path / "run", HERE, changes={"gate.norm_factor": 9.0, "federation.quorum": 0.25})
+    study = Study.from_file(RunFolder.open(folder.path).study_file)
+    assert (study.gate.norm_factor, study.federation.quorum) == (9.0, 0.25)
+    assert (app / "study.toml").read_text("utf-8") == pinned
+    told = {"federation.quorum": 0.5, "gate.norm_factor": 6.0}, {"federation.quorum": 0.25, "gate.norm_factor": 9.0}
+    assert changes_of(folder) == [(0, *told)]
+    starting.prepare_run(app, tmp_path / "run", HERE, changes={"gate.norm_factor": 9.0})
+    assert len(changes_of(folder)) == 1, "what is so already is no change"
+    (app / "study.toml").write_text(pinned.replace("deadline = 600.0", "deadline = 60.0"), "utf-8")
+    starting.prepare_run(app, tmp_path / "run", HERE)
+    study = Study.from_file(RunFolder.open(folder.path).study_file)
+    assert (study.gate.norm_factor, study.federation.deadline) == (9.0, 60.0), "the other change stands"
+    assert changes_of(folder)[1:] == [(0, {"federation.deadline": 600.0}, {"federation.deadline": 60.0})]
+    starting.prepare_run(app, tmp_path / "run", HERE)
+    assert len(changes_of(folder)) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"method.rounds": 9}, r"method\.rounds cannot be changed in a run that has begun.*gate\.norm_factor"),
+        ({"seed": 9}, "seed cannot be changed"),
+        ({"federation.min_count": 1}, r"federation\.min_count cannot be changed"),
+        ({"gate.norm_fctor": 9.0}, r"gate\.norm_fctor cannot be changed"),
+        ({"gate.norm_factor": -1.0}, "it must be at least 0"),
+        ({"federation.quorum": 2.0}, "above 0 and at most 1"),
+    ],
+)
+def test_what_makes_another_study_is_not_changed(
+    changes: dict[str, Any], words: str, app: Path, tmp_path: Path
+) -> None:
+    folder = starting.prepare_run(app, tmp_path / "run", HERE)
+    before = folder.study_file.read_bytes()
+    with pytest.raises(ConfigError, match=words):
+        starting.prepare_run(app, tmp_path / "run", HERE, changes=changes)
+    assert folder.study_file.read_bytes() == before and changes_of(folder) == []
+
+
+def test_a_run_that_is_under_way_is_not_changed(app: Path, tmp_path: Path) -> None:
+    folder = starting.prepare_run(app, tmp_path / "run", HERE)
+    other = RunFolder(folder.path)
+    other.lock()
+    try:
+        with pytest.raises(RunError, match="is under way: stop it, then change gate.against"):
+            starting.prepare_run(app, tmp_path / "run", HERE, changes={"gate.against": 9.0})
+    finally:
+        other.unlock()
+
+
+def test_every_limit_of_the_gate_may_change(app: Path, tmp_path: Path) -> None:
+    """A new key of the table is on the list, or this says so."""
+    assert {f"gate.{entry.name}" for entry in dataclasses.fields(GateLimits)} == {
+        key for key in CHANGEABLE if key.startswith("gate.")
+    }
 
 
 def test_another_version_of_fedsift_is_refused(app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedsift.runs.events import Absent, EventTail, Found, Refused, Warned, read_events
+from fedsift.runs.events import Absent, Changed, EventTail, Found, Refused, Warned, read_events
 from fedsift.runs.history import RunHistory, thinned
 from tests.live.made import Made
 
@@ -163,7 +163,13 @@ def test_warnings_and_findings_stand_in_the_log(tmp_path: Path) -> None:
     made = Made(tmp_path)
     made.start()
     made.say(Warned(0, "site d is small"))
+    made.say(Changed(2, {"gate.largest_share": None}, {"gate.largest_share": 0.3}))
     made.say(Found(1, {"noisy": []}))
     made.say(Found(2, {"noisy": []}))  # nothing new
     words = [line[2] for line in story_of(made).log]
-    assert words == ["FedAvg begins: 4 sites, 6 rounds", "site d is small", "round 1: no site looks noisy"]
+    assert words == [
+        "FedAvg begins: 4 sites, 6 rounds",
+        "site d is small",
+        "after round 2: gate.largest_share was not set, is 0.3",
+        "round 1: no site looks noisy",
+    ]

@@ -53,6 +53,7 @@ def contract_table(name: str, folder: Path, *, small: bool = False, **changes: A
         "train": {"epochs": 1, "batch_size": 32, "lr": 0.05, "momentum": 0.5},
         "method": {"name": name},
         "engine": {"threads": 1, "trainer": "cohort"},
+        "gate": {"heuristics": "always"},
     }
     if "multiclass" not in method.tasks:
         table["data"] = {"name": "npz", "path": str(multilabel_file(folder, 500 if small else 1200))}

@@ -164,14 +164,7 @@ def test_every_attack_on_every_exchange_is_judged(name: str, watched: Any) -> No
 
 def test_without_an_attacker_protection_changes_nothing(undisturbed: Any, tmp_path: Path) -> None:
     """Nothing is refused in any honest run above; one of them again with protection off gives the same bytes."""
-    off = {
-        "norm_factor": 0,
-        "statistics_factor": 0,
-        "against": 0,
-        "opposed": 0,
-        "flat": False,
-        "replays": False,
-    }
+    off = {"heuristics": "never"}
     weights, rows = outcome(play(contract_study("feddyn", tmp_path, gate=off), tmp_path))
     with_it, same_rows = outcome(undisturbed("feddyn"))
     assert_same_bits(weights, with_it)

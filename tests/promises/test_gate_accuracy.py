@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,9 @@ import torch
 from fedsift.protocol.messages import ReplyEnvelope, RequestEnvelope
 from fedsift.runtime.in_process import InProcess
 from fedsift.study.study import Study
+from fedsift.training.requests import Trained
 from tests.promises.federations import contract_table, play, tampering
-from tests.promises.tamper import TAMPERS, huge, missing_key, other_run
+from tests.promises.tamper import TAMPERS, huge, missing_key, nan, other_run
 
 torch.set_num_threads(1)
 
@@ -54,6 +55,57 @@ def test_fault_is_refused_and_harmless(fault: str, tmp_path: Path, without_the_s
         assert row["participants"] == 4
     # the refused reply must not count at all, so the runs are the same run
     assert made.read_json("summary.json")["accuracy"]["final"] == pytest.approx(without_the_site, abs=1e-9)
+
+
+@pytest.mark.parametrize(("gate", "refused"), [({}, 0), ({"heuristics": "always"}, 4), ({"heuristics": "never"}, 0)])
+def test_a_simulation_judges_form_alone_unless_asked(gate: dict[str, Any], refused: int, tmp_path: Path) -> None:
+    """A model that is ten times too large is set aside where heuristics judge; NaN is everywhere."""
+
+    def played(change: Callable[[ReplyEnvelope], ReplyEnvelope | None]) -> int:
+        table = contract_table("fedavg", tmp_path, method={"name": "fedavg", "rounds": 4}, gate=gate)
+        made = play(Study.from_table(table), tmp_path, tampering(lambda answer, envelope: change(answer)))
+        return int(made.read_json("summary.json")["refused"])
+
+    assert played(far) == refused
+    assert played(nan) == 4
+
+
+def far(answer: ReplyEnvelope) -> ReplyEnvelope:
+    """A model ten times too large."""
+    assert isinstance(answer.reply, Trained)
+    weights = {name: 10 * tensor for name, tensor in answer.reply.weights.items()}
+    return dataclasses.replace(answer, reply=dataclasses.replace(answer.reply, weights=weights))
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_noisy_site_that_was_away_for_33_rounds_is_not_refused(first: int, tmp_path: Path) -> None:
+    """The others have learnt and hardly move; a site with half of its labels wrong goes twelve times as far as they."""
+
+    class Away(InProcess):
+        def deliver(self, envelopes: Mapping[str, RequestEnvelope], deadline: float) -> Mapping[str, ReplyEnvelope]:
+            answers = super().deliver(envelopes, deadline)
+            gone = first <= self.round.number < first + 33
+            return {site: answer for site, answer in answers.items() if site != victim or not gone}
+
+    study = Study.from_table(
+        {
+            "seed": 3,
+            "data": {"name": "digits"},
+            "partition": {"name": "iid", "sites": 5},
+            "noise": {"name": "fedcorr", "rho": 0.2, "tau": 0.3, "sites": "exact"},
+            "model": {"name": "mlp"},
+            "train": {"epochs": 1, "batch_size": 32, "lr": 0.1, "momentum": 0.5},
+            "method": {"name": "fedavg", "rounds": 38},
+            "evaluate": {"every": 38},
+            "gate": {"heuristics": "always"},
+            "engine": {"threads": 1},
+        }
+    )
+    truth = study.load_data().truth
+    assert truth is not None
+    (victim,) = truth.noisy
+    rows = play(study, tmp_path, Away).rounds()
+    assert [list(row["refused"]) for row in rows] == [[victim] * (first < row["round"] <= first + 33) for row in rows]
 
 
 def test_a_site_without_indicator_is_treated_as_noisy(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from fedsift.runs.events import (
     Absent,
     Answered,
     Asked,
+    Changed,
     Checkpointed,
     Ended,
     Event,
@@ -57,6 +58,7 @@ EXAMPLES: list[Event] = [
     Warned(0, "a site is small"),
     Checkpointed(1),
     Ended("failed", "why", 4),
+    Changed(1, {"gate.against": 4.5, "gate.largest_share": None}, {"gate.against": 9.0, "gate.largest_share": 0.3}),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import math
@@ -22,6 +23,8 @@ from fedsift.runtime.gate.protection import (
     UpdateNorms,
     agreements,
     bounded_shares,
+    fair_share,
+    fair_sizes,
     flattened,
     relative_length,
     remaining,
@@ -252,6 +255,29 @@ def test_a_site_that_goes_back_in_the_first_exchange_is_left_out_until_the_end()
     assert judged({**AGREED, "z": one(1.0)}, again) == found, "whatever it sends later"
 
 
+@pytest.mark.parametrize("declared", [10, 20, 40, 1000, 12000])
+def test_a_declared_size_hides_no_turned_sign(declared: int) -> None:
+    """The site takes as many steps as the others, and says that its way back is short for a site of its size."""
+    start: Weights = {"w": START["w"]}
+    request = Train(start, Recipe(batch_size=10, momentum=0.0))
+    ways = {**{site: (way, 10) for site, way in AGREED.items()}, "z": (one(-1.0), declared)}
+    replies = {site: Trained({"w": start["w"] + torch.tensor(way)}, size, 0.5) for site, (way, size) in ways.items()}
+    envelopes = {site: RequestEnvelope("run", site, RequestMoment(1, "train", 0, 0), "", request) for site in ways}
+    found = Protection(opening=True).refusals("train", replies, envelopes, lambda site: ())
+    assert list(found) == ["z"] and "1.00 times as far against" in found["z"]
+
+
+def test_no_site_counts_for_more_than_all_others_or_three_times_its_share() -> None:
+    assert [fair_share(n) for n in (1, 2, 6, 10, 100)] == [0.5, 0.5, 0.5, 0.3, 0.03]
+    declared = {**dict.fromkeys("abcd", 270), "z": 12000}
+    assert fair_sizes(declared) == {**declared, "z": 1080}, "half of the whole"
+    ten = {**dict.fromkeys("abcdefghi", 70), "z": 12000}
+    assert fair_sizes(ten)["z"] == 270, "0.3 of 9 * 70 / 0.7"
+    assert GateLimits().share(10, simulated=True) == 1.0
+    assert GateLimits().share(10, simulated=False) == 0.3
+    assert GateLimits(largest_share=1.0).share(10, simulated=False) == 1.0
+
+
 def test_only_a_first_update_of_a_cohort_that_agrees_tells_an_attack() -> None:
     def first(updates: Mapping[str, Any], opening: bool = True, **limits: Any) -> dict[str, str]:
         return judged(updates, Protection(GateLimits(**limits), opening=opening))
@@ -283,6 +309,93 @@ def test_a_site_that_turns_round_is_left_out_until_the_end() -> None:
     assert not judged({**AGREED, "z": [-0.5, 0.0, 0.0, math.sqrt(0.75)]}, known(one(1.0))), "it goes back by half"
     assert not judged({**AGREED, "z": one(-1.0)}, known(one(1.0), turned=0))
     assert not judged({**AGREED, "z": one(-1.0)}, known(one(1.0), judges=False)), "two classes, or several labels"
+
+
+def rounds_of(protection: Protection, count: int, asked: str = "abcdez", **updates: Any) -> list[dict[str, str]]:
+    """Exchanges in which a to e go along by 0.05 and all of `asked` are asked."""
+    request = Train({"w": START["w"]}, Recipe())
+    small = {site: [0.05 * number for number in way] for site, way in AGREED.items()} | updates
+    replies = {site: Trained({"w": START["w"] + torch.tensor(way)}, 10, 0.5) for site, way in small.items()}
+    envelopes = {site: RequestEnvelope("run", site, RequestMoment(1, "train", 0, 0), "", request) for site in asked}
+    return [protection.refusals("train", replies, envelopes, lambda site: ()) for _ in range(count)]
+
+
+def test_a_site_that_comes_back_is_measured_as_one_that_begins() -> None:
+    """The others go 0.05 by now and went 1 when they began: an update of 1 is 20 times too long for who was there, and
+    usual for who was away for so many exchanges. It counts for half of a fair share three times, then in full."""
+    limits = GateLimits(replays=False, readmit_after=4)
+
+    def known() -> Protection:
+        protection = Protection(limits)
+        assert not judged({**AGREED, "z": one(1.0)}, protection)
+        return protection
+
+    present = known()
+    assert rounds_of(present, 3, z=one(0.05)) == [{}, {}, {}]
+    assert "times the usual" in rounds_of(present, 1, z=one(5.0))[0]["z"]
+    short = known()
+    assert rounds_of(short, 3) == [{}, {}, {}]
+    assert list(rounds_of(short, 1, z=one(5.0))[0]) == ["z"], "three are not four"
+    away = known()
+    assert rounds_of(away, 4) == [{}] * 4
+    again = Protection(limits)
+    again.recall(json.loads(json.dumps(away.memory())))
+    assert "times the usual" in rounds_of(again, 1, z=one(7.0))[0]["z"], "more than six times what is usual at first"
+    assert [rounds_of(away, 1, z=one(5.0))[0], away.absences.share("z", 6)] == [{}, 0.5 / 6]
+    shares = []
+    for _ in range(3):
+        assert rounds_of(away, 1, z=one(0.05)) == [{}]
+        shares.append(away.absences.share("z", 6))
+    assert shares == [0.5 / 6, 0.5 / 6, 1.0]
+    assert away.absences.share("a", 6) == 1.0
+
+
+def test_a_first_model_that_comes_late_is_measured_as_that_of_one_who_begins() -> None:
+    protection = Protection(GateLimits(replays=False))
+    assert not judged(AGREED, protection)
+    assert rounds_of(protection, 2) == [{}, {}]
+    far = copy.deepcopy(protection)
+    assert rounds_of(protection, 1, z=one(5.0)) == [{}] and protection.absences.share("z", 6) == 0.5 / 6
+    assert list(rounds_of(far, 1, z=one(7.0))[0]) == ["z"] and far.absences.waits == {"z": 20}
+
+
+def test_who_is_not_asked_is_not_away() -> None:
+    protection = Protection(GateLimits(replays=False, readmit_after=4))
+    assert not judged({**AGREED, "z": one(1.0)}, protection)
+    assert rounds_of(protection, 9, asked="abcde") == [{}] * 9
+    assert list(rounds_of(protection, 1, z=one(5.0))[0]) == ["z"]
+
+
+def test_a_left_out_site_is_tried_again_and_comes_back_if_it_goes_along() -> None:
+    def left_out() -> Protection:
+        protection = Protection(GateLimits(replays=False, readmit_after=3), judges_turns=True)
+        assert not judged({**AGREED, "z": one(1.0)}, protection)
+        found = judged({**AGREED, "z": one(-1.0)}, protection)
+        assert "turned round" in found["z"]
+        assert [list(each) for each in rounds_of(protection, 2, z=one(0.05))] == [["z"], ["z"]], "until it is tried"
+        return protection
+
+    honest = left_out()
+    assert rounds_of(honest, 1, z=one(0.05)) == [{}] and honest.absences.share("z", 6) == 0.5 / 6
+    assert rounds_of(honest, 3, z=one(0.05)) == [{}, {}, {}] and honest.absences.share("z", 6) == 1.0
+    turned = left_out()
+    found = rounds_of(turned, 1, z=one(-0.05))[0]["z"]
+    assert "tried again" in found and "turned round" in found
+    tries = [each["z"].startswith("the site was tried") for each in rounds_of(turned, 12, z=one(-0.05))]
+    assert tries == [False] * 5 + [True] + [False] * 6, "after three, then six, then twelve"
+    again = left_out()
+    assert rounds_of(again, 1, z=one(0.05)) == [{}]
+    assert "turned round" in rounds_of(again, 1, z=one(-0.05))[0]["z"], "who comes back and turns again is out again"
+
+
+def test_who_is_refused_is_tried_beside_others_alone() -> None:
+    """A site that comes one by one has nobody to go along with."""
+    protection = Protection(GateLimits(replays=False, readmit_after=2), judges_turns=True)
+    assert not judged({**AGREED, "z": one(1.0)}, protection)
+    assert list(judged({**AGREED, "z": one(-1.0)}, protection)) == ["z"]
+    for _ in range(5):
+        assert "turned round" in judged({"z": one(0.1)}, protection)["z"]
+    assert rounds_of(protection, 1, z=one(0.05)) == [{}]
 
 
 def test_a_cohort_without_a_direction_tells_nobody_s_turn() -> None:
@@ -336,7 +449,7 @@ def test_a_site_of_more_samples_may_go_further() -> None:
     start: Weights = {"w": torch.tensor([3.0, 0.0, 0.0, 4.0])}
     request = Train(start, Recipe(batch_size=10, momentum=0.0))
 
-    def judge(length: float, samples: int) -> list[str]:
+    def judge(length: float, samples: int, **sizes: int) -> list[str]:
         updates = {**dict.fromkeys("abcd", (1.0, 10)), "z": (length, samples)}
         replies = {
             site: Trained({"w": start["w"] + torch.tensor(one(far))}, count, 0.5)
@@ -345,9 +458,10 @@ def test_a_site_of_more_samples_may_go_further() -> None:
         envelopes = {
             site: RequestEnvelope("run", site, RequestMoment(1, "train", 0, 0), "", request) for site in updates
         }
-        return list(Protection().refusals("train", replies, envelopes, lambda site: ()))
+        return list(Protection(sizes=sizes).refusals("train", replies, envelopes, lambda site: ()))
 
     assert judge(59.0, 100) == [] and judge(61.0, 100) == ["z"]
+    assert judge(23.0, 100, z=40) == [] and judge(25.0, 100, z=40) == ["z"], "as far as its size counts"
     assert judge(5.0, 10) == [] and judge(7.0, 10) == ["z"]
     assert judge(5.0, 1) == [] and judge(7.0, 1) == ["z"], "fewer samples narrow nothing"
 

@@ -21,7 +21,8 @@ from fedsift.protocol.messages import ReplyEnvelope, RequestEnvelope, SiteFacts
 from fedsift.runs.folder import RunFolder
 from fedsift.runtime.federation import QuorumPolicy
 from fedsift.runtime.gate.protection import GateLimits, Protection
-from fedsift.training.requests import Evaluate, Evaluated
+from fedsift.training.recipe import Recipe
+from fedsift.training.requests import Evaluate, Evaluated, Train, Trained
 from fedsift.transports.flower.channel import FlowerChannel, Unreadable
 from fedsift.transports.flower.records import from_records, to_records
 from fedsift.transports.remote.encoding import decode, encode
@@ -613,14 +614,52 @@ class Sharing(NodeAuthorizer):
         return {"west": 0.2}.get(site, 1.0)
 
 
+def training(site: str) -> Callable[[Any], Any]:
+    """A node that trains: the same step of every site."""
+
+    def says(encoded: Any) -> Any:
+        if isinstance(encoded, RequestEnvelope):
+            model = {"w": torch.ones(3) + torch.tensor([0.1, 0.0, 0.0])}
+            return ReplyEnvelope(encoded.run, site, encoded.moment.id, Trained(model, 2, 0.5))
+        return introduction(site)
+
+    return says
+
+
 @pytest.mark.parametrize(("everyone", "wanted"), [(1.0, [2, 2, 1]), (0.1, [2, 2, 2])])
 def test_a_site_counts_for_no_more_than_the_roster_says(everyone: float, wanted: list[int]) -> None:
-    """1 of 2 + 2 + 1 is 0.2 of the whole; where every site may have but a tenth, all count alike."""
-    federation = federation_of(grid_of())
+    """1 of 2 + 2 + 1 is 0.2 of the whole; where every site may have but a tenth, all count alike. What is counted,
+    and not averaged, is as the sites say."""
+    grid = grid_of()
+    federation = federation_of(grid)
     federation.protection = Protection(GateLimits(largest_share=everyone))
     federation.directory.authorizer = Sharing()
-    assert [reply.samples for reply in ask(federation).values()] == wanted
-    assert federation.largest_share("west") == min(everyone, 0.2)
+    assert [reply.samples for reply in ask(federation).values()] == [2, 2, 2]
+    for node in grid.nodes.values():
+        node.says = training(node.site)
+    federation.begin(Round("train", 1, 1), (Train,))
+    replies = federation.ask(Train({"w": torch.ones(3)}, Recipe()))
+    assert [reply.samples for reply in replies.values()] == wanted
+    assert federation.largest_share("west", 3) == min(everyone, 0.2)
+
+
+def test_only_real_sites_are_judged_by_heuristics_unless_the_study_says_so() -> None:
+    """A simulation over the same wire judges form alone; so does one in process."""
+
+    def judges(limits: GateLimits | None, simulated: bool) -> tuple[bool, float]:
+        grid = grid_of()
+        directory = directory_of(grid)
+        gather(directory, SITES, at_least=3, wait=50.0)
+        roster = {site: directory.introductions[site] for site in SITES}
+        seen = (lambda accepted: None) if simulated else None
+        made = RemoteFederation(directory, roster, seen=seen, run="run", seed=1, model="mlp", limits=limits)  # type: ignore[arg-type]
+        return made.protection.heuristics, made.largest_share("west", 10)
+
+    assert judges(None, False) == (True, 0.3)
+    assert judges(None, True) == (False, 1.0)
+    assert judges(GateLimits(heuristics="always"), True) == (True, 0.3)
+    assert judges(GateLimits(heuristics="never"), False) == (False, 1.0)
+    assert judges(GateLimits(largest_share=0.2), True) == (False, 0.2)
 
 
 def corrupt(federation: RemoteFederation, grid: FakeGrid, node: int, corrupted: Unreadable) -> None:

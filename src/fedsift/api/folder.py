@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,10 @@ from fedsift.core.errors import RunError
 from fedsift.data.sources.table import checked_scale
 from fedsift.runs.folder import RunFolder
 from fedsift.runs.reading import RunData, read_run
-from fedsift.study.running import new_run
+from fedsift.study.running import change_settings, new_run
 from fedsift.study.running import run as run_study
 from fedsift.study.study import Study
+from fedsift.study.toml_tables import leaves
 
 Listener = Callable[[dict[str, Any]], None]
 
@@ -22,6 +23,7 @@ __all__ = [
     "Listener",
     "RunData",
     "StoredModelCard",
+    "change",
     "go",
     "model_card",
     "model_file",
@@ -64,6 +66,11 @@ def unfinished(path: Path) -> tuple[dict[str, Any], RunFolder]:
         return tomllib.loads(folder.study_file.read_text("utf-8")), folder
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RunError(f"{folder.study_file} cannot be read: {error}") from None
+
+
+def change(folder: RunFolder, tables: Mapping[str, Any]) -> None:
+    """Other settings for a run that stands."""
+    change_settings(folder, dict(leaves(tables)))
 
 
 def go(study: Study, folder: RunFolder, listen: Listener) -> None:

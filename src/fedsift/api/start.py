@@ -57,14 +57,20 @@ def resume(
     model: Any = None,
     partition: Any = None,
     noise: Any = None,
+    gate: Mapping[str, Any] | None = None,
+    federation: Mapping[str, Any] | None = None,
     progress: bool | None = None,
     listen: Listener | None = None,
 ) -> Run:
     """Go on with a run that was stopped; the result is the unbroken run's.
 
-    What was an object of a Python session, and is in no file or module, is passed again.
+    What was an object of a Python session, and is in no file or module, is passed again. `gate` and `federation`:
+    settings of these tables from now on, which the run's events note.
     """
     table, place = folder.unfinished(Path(path))
+    if gate or federation:
+        folder.change(place, {"gate": gate or {}, "federation": federation or {}})
+        table, place = folder.unfinished(Path(path))
     objects = {"method": method, "data": data, "partition": partition, "noise": noise}
     for key, value in objects.items():
         if value is not None:

@@ -154,6 +154,9 @@ def site_audit(
 @flower.command()
 def start(
     app: Path = typer.Argument(help="The app's folder, made by `fedsift deploy`."),
+    changes: list[str] = typer.Argument(
+        None, help="In a run that goes on, settings of [gate] or [federation] from now on: gate.against=6"
+    ),
     run_folder: Path = typer.Option(..., "--run-folder", help="The run's folder; an unfinished one is gone on with."),
     superlink: str = typer.Option(
         "127.0.0.1:8000", "--superlink", help="In a trial: the SuperLink's address on this machine."
@@ -177,13 +180,14 @@ def start(
         from fedsift.report.page import write_report
         from fedsift.report.terminal import print_summary
         from fedsift.study.study import Study
+        from fedsift.study.toml_tables import read_overrides
         from fedsift.transports.flower.processes import LOG_FILE
 
         link = None if insecure else starting.read_link(home or starting.HOME)
         address, ca = (superlink, None) if link is None else (link.address, Path(link.ca))
         unreported = starting.unreported(run_folder)
         if not unreported:
-            folder = starting.prepare_run(app, run_folder, address, link)
+            folder = starting.prepare_run(app, run_folder, address, link, read_overrides(changes or []))
             study, mark = Study.from_file(folder.study_file), app_fingerprint(app)
     if unreported:
         say("this run had finished while nobody followed it; its report is written now")

@@ -119,13 +119,18 @@ def _print_profile(folder: RunFolder) -> None:
 
 def resume(
     run: Path = typer.Argument(help="The run's folder."),
+    changes: list[str] = typer.Argument(None, help="Settings of [gate] or [federation] from now on: gate.against=6"),
     serve: bool = SERVE,
     json: bool = typer.Option(False, "--json", help="Print the summary as JSON."),
 ) -> None:
     """Go on with a run that was stopped by Ctrl-C, a crash or a lack of replies; the result is the unbroken run's."""
-    from fedsift.study.running import reopen
+    from fedsift.study.running import change_settings, reopen
+    from fedsift.study.toml_tables import read_overrides
 
     study, folder = reopen(run)
+    if changes:
+        change_settings(folder, read_overrides(changes))
+        study, folder = reopen(run)
     go(study, folder, as_json=json, done=len(folder.rounds()), serve=serve)
 
 

@@ -185,7 +185,7 @@ Give `ca.crt` to every site (never `ca.key`) with the app's `sha256:...` that `f
 site's `node.pub`; compare fingerprints by telephone (`fedsift flower fingerprint node.pub`). Then:
 
 ```
-fedsift flower roster add NAME node.pub --samples 12000 --roster {name}/federation.toml   # once for each site
+fedsift flower roster add NAME node.pub --samples 400 --roster {name}/federation.toml   # once for each site
 fedsift flower superlink --host 0.0.0.0 --port 8000 \\
     --certificate server.crt --key server.key --roster {name}/federation.toml
 fedsift flower start {name} --run-folder runs/first                     # on the same machine

@@ -484,7 +484,8 @@ class FedClean(Averaging):
         replies = ask_to_train(federation, request, federation.choose(self.fraction, among=state.sorted))
         counts = [reply.samples for reply in replies.values()]
         if not self.assa or not any(counts):
-            counts = [federation.facts[site].samples for site in replies]
+            sizes = federation.sizes()
+            counts = [sizes[site] for site in replies]
         models = [reply.weights for reply in replies.values()]
         return replace(state, weights=self.merge(models, counts, state.weights))
 

@@ -485,7 +485,8 @@ class FedDiv(VisitsInTurn):
         return replace(state, filter=torch.from_numpy(common.table), filters=dict(every))
 
     def sizes(self, federation: Federation, sites: Mapping[str, Any]) -> Sequence[float]:
-        return [federation.facts[site].samples for site in sites]
+        known = federation.sizes()
+        return [known[site] for site in sites]
 
     def report(self, federation: Federation, level: Mapping[str, float]) -> None:
         """Who looks noisy: more than `noisy_above` of its labels belong to the larger losses."""

@@ -115,7 +115,7 @@ class DynamicRound:
 
         The server derives the change of h_k from the model that it receives anyway: no memory travels.
         """
-        sizes = [float(facts.samples) for facts in federation.facts.values()] if self.by_size else None
+        sizes = [float(size) for size in federation.sizes().values()] if self.by_size else None
         relative = dict(zip(federation.sites, relative_sizes(sizes, len(federation.sites))))
         names = tuple(dynamics.memory)
         requests = {

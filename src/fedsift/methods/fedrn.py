@@ -320,7 +320,7 @@ class FedRN(Averaging):
         replies = ask_to_train(federation, requests)
         federation.record(neighbours=asked)
         state = self.take_in(state, replies)
-        level = {**state.level, **levels_of(replies)}
+        level = {**state.level, **levels_of(replies, federation)}
         federation.find(Findings(noisy=(), level=level))
         return replace(state, level=level)
 
@@ -361,8 +361,10 @@ class FedRN(Averaging):
         return replace(self, rounds=3, warm_up=1, fraction=0.6)
 
 
-def levels_of(replies: Replies[Trained]) -> dict[str, float]:
+def levels_of(replies: Replies[Trained], federation: Federation) -> dict[str, float]:
     """Share of each site's labels that looked wrong."""
     return {
-        site: 1 - reply.clean / reply.samples for site, reply in replies.items() if isinstance(reply, NeighbourModel)
+        site: 1 - reply.clean / federation.facts[site].samples
+        for site, reply in replies.items()
+        if isinstance(reply, NeighbourModel)
     }

@@ -62,7 +62,7 @@ class PowerOfChoice(AnyLoss):
         sites = federation.sites
         m = max(1, floor_count(self.fraction * len(sites)))
         d = min(len(sites), max(m, self.pool))
-        shares = shares_of([float(federation.facts[site].samples) for site in sites]).numpy()
+        shares = shares_of([float(size) for size in federation.sizes().values()]).numpy()
         drawn = federation.random("candidates").choice(len(sites), size=d, replace=False, p=shares)
         request = Indicate(state.weights, len(federation.classes), "loss", per_class=False)
         replies = federation.ask(request, [sites[i] for i in sorted(drawn)])

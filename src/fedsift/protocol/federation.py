@@ -45,6 +45,10 @@ class RandomDraws(ABC):
     def sites(self) -> list[str]:
         """All sites by name, in the federation's order."""
 
+    @abstractmethod
+    def sizes(self) -> Mapping[str, int]:
+        """Declared training samples of each site, as far as they may count."""
+
     def random(self, purpose: str) -> np.random.Generator:
         """The server's generator for this round and purpose."""
         return numpy_generator(self.seed, "server", self.round.stage, self.round.number, purpose)
@@ -92,6 +96,11 @@ class Federation(Protocol):
 
     @property
     def sites(self) -> list[str]: ...
+
+    def sizes(self) -> Mapping[str, int]:
+        """Declared training samples of each site, as far as they may count: what sites are weighed by (`facts` hold
+        what was declared)."""
+        ...
 
     def ask(self, request: Request[R] | Mapping[str, Request[R]], sites: Sequence[str] | None = None) -> Replies[R]:
         """Ask sites (all by default) and return what passed the gate; one request for all, or one for each site."""

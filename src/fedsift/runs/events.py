@@ -128,6 +128,18 @@ class Warned(Event):
 
 
 @dataclass(frozen=True)
+class Changed(Event):
+    """A person changed settings of the run while it stood: what they were and what they are, by key; None is not
+    set."""
+
+    kind: ClassVar[str] = "changed"
+    round: int
+    """The last one that was judged by what they were."""
+    before: dict[str, Any]
+    now: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class Checkpointed(Event):
     """What is up to here is safe: a run that stops now goes on after this round."""
 
@@ -148,7 +160,7 @@ class Ended(Event):
 KINDS: dict[str, type[Event]] = {
     cls.kind: cls
     for cls in (
-        Started, Asked, Answered, Refused, Absent, RoundDone, Found, Warned, Checkpointed, Ended,
+        Started, Asked, Answered, Refused, Absent, RoundDone, Found, Warned, Changed, Checkpointed, Ended,
     )
 }  # fmt: skip
 

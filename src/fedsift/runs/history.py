@@ -18,6 +18,7 @@ from fedsift.runs.events import (
     Absent,
     Answered,
     Asked,
+    Changed,
     Checkpointed,
     Ended,
     Event,
@@ -199,6 +200,10 @@ class RunHistory:
 
     def _on_warning(self, event: Warned, at: float) -> str:
         return f"round {event.round}: {event.text}" if event.round else event.text
+
+    def _on_changed(self, event: Changed, at: float) -> str:
+        was, now = ({k: "not set" if v is None else v for k, v in side.items()} for side in (event.before, event.now))
+        return f"after round {event.round}: {'; '.join(f'{key} was {was[key]}, is {now[key]}' for key in now)}"
 
     def _on_checkpoint(self, event: Checkpointed, at: float) -> str:
         return ""

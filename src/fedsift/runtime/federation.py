@@ -41,7 +41,9 @@ from fedsift.runtime.gate.protection import (
     GateLimits,
     Protection,
     bounded_shares,
+    fair_sizes,
     reversal_is_attack,
+    shares_within,
     turning_is_attack,
 )
 from fedsift.runtime.gate.reply_checks import CrossCheck, refusal, verdict
@@ -154,8 +156,11 @@ class EngineFederation(RandomDraws):
         self.multilabel = multilabel
         self.model = model
         self.shape = shape
+        limits = limits or GateLimits()
         self.protection = Protection(
-            limits or GateLimits(),
+            limits,
+            heuristics=limits.judge(simulated=self.simulated),
+            sizes=fair_sizes({site: own.samples for site, own in self.facts.items()}),
             judges_turns=turning_is_attack(len(classes), multilabel),
             opening=reversal_is_attack(len(classes), multilabel, given is not None),
         )
@@ -198,6 +203,11 @@ class EngineFederation(RandomDraws):
     def accept_notebook(self, envelope: RequestEnvelope) -> None:
         """Called when a site's answer was accepted, so that the engine can make its notebook the current one."""
         self.accepted[envelope.site] = envelope.moment.id
+
+    @property
+    def simulated(self) -> bool:
+        """Whether its sites are made up, so that there is nobody to judge (`GateLimits.heuristics`)."""
+        return False
 
     @property
     def simulation(self) -> SimulationSettings | None:
@@ -282,7 +292,14 @@ class EngineFederation(RandomDraws):
             del replies[site]
         self._count(envelopes, replies, refused)
         self._note_replies(envelopes, answers)
-        return bounded_shares(replies, self.largest_share), refused
+        return self._bounded(replies, envelopes), refused
+
+    def _bounded(self, replies: Mapping[str, Any], envelopes: Mapping[str, RequestEnvelope]) -> dict[str, Any]:
+        """The replies, those with models no heavier than they may be. Where there is no model, a number of samples is
+        no weight: what is counted is counted."""
+        weighed = {site: reply for site, reply in replies.items() if reply.moves(envelopes[site].request)}
+        n, trial = len(weighed), self.protection.absences.share
+        return {**replies, **bounded_shares(weighed, lambda site: min(self.largest_share(site, n), trial(site, n)))}
 
     def _envelopes(
         self, request: Request[R] | Mapping[str, Request[R]], sites: Sequence[str] | None
@@ -333,7 +350,7 @@ class EngineFederation(RandomDraws):
         reasons = "; ".join(f"{site}: {reason}" for site, reason in list(refused.items())[:4])
         return (
             f"round {self.round.count} ({self.round.stage}): {asked - len(refused)} of {asked} replies accepted, "
-            f"{needed} needed ({reasons}). Mend the sites and resume, or lower federation.quorum"
+            f"{needed} needed ({reasons}). Mend the sites and resume, or resume with a lower federation.quorum"
         )
 
     def initial_weights(self, model: str = "", draw: int = 0) -> Weights:
@@ -353,9 +370,14 @@ class EngineFederation(RandomDraws):
     def _buffers_at(self, site: str) -> list[str]:
         return self.model_buffers(self.facts[site].model)
 
-    def largest_share(self, site: str) -> float:
-        """The most that a site's size may count for among a round's replies."""
-        return self.protection.limits.largest_share
+    def largest_share(self, site: str, among: int) -> float:
+        """The most that a site's size may count for among so many sites."""
+        return self.protection.limits.share(among, simulated=self.simulated)
+
+    def sizes(self) -> dict[str, int]:
+        declared = {site: own.samples for site, own in self.facts.items()}
+        bounds = {site: self.largest_share(site, len(declared)) for site in declared}
+        return declared if min(bounds.values(), default=1.0) >= 1 else shares_within(declared, bounds)
 
     def record(self, **values: Any) -> None:
         self.log.values.update(values)

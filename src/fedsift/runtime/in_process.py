@@ -143,6 +143,10 @@ class InProcess(EngineFederation):
         return self._samples(data.test), torch.from_numpy(data.labels[data.test])
 
     @property
+    def simulated(self) -> bool:
+        return True
+
+    @property
     def simulation(self) -> SimulationSettings:
         return SimulationSettings(self.federated, self.notebooks)
 

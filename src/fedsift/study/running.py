@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import tomli_w
 from numpy.typing import NDArray
 from safetensors.torch import save
 from threadpoolctl import threadpool_limits
@@ -33,14 +34,16 @@ from fedsift.protocol.federation import FederationFacts
 from fedsift.protocol.findings import Findings
 from fedsift.protocol.messages import Weights
 from fedsift.protocol.notebook import evidence_of
-from fedsift.runs.events import FAILED, FINISHED, STOPPED, Ended
+from fedsift.runs.events import FAILED, FINISHED, STOPPED, Changed, Ended
 from fedsift.runs.folder import FAILURE, STOP, RunFolder
 from fedsift.runs.reading import refusals, summarise
 from fedsift.runtime.evaluation import Evaluator
-from fedsift.runtime.federation import Engine, EngineFederation, EngineParts, SimulationSettings
+from fedsift.runtime.federation import Engine, EngineFederation, EngineParts, QuorumPolicy, SimulationSettings
+from fedsift.runtime.gate.protection import GateLimits
 from fedsift.runtime.in_process import InProcess, InProcessFederation
 from fedsift.runtime.loop import Listener, run_rounds, write_plan
-from fedsift.study.study import Study
+from fedsift.study.study import Study, read_toml
+from fedsift.study.toml_tables import build, differences, with_settings
 from fedsift.study.tracking import TrackedByStudy, keep_track, need_packages
 from fedsift.study.transport import Transport, transports
 from fedsift.training import native
@@ -210,6 +213,57 @@ def open_in_process(
     """The in-process federation of a study, without a run folder."""
     here = InProcessFederation(federated, study.model.of_sites(federated.sites), study.engine.compute(), kind)
     return here.federation(parts_of(study), run_id)
+
+
+CHANGEABLE = (
+    "gate.heuristics",
+    "gate.norm_factor",
+    "gate.norm_cohort",
+    "gate.statistics_factor",
+    "gate.against",
+    "gate.opposed",
+    "gate.turned",
+    "gate.flat",
+    "gate.replays",
+    "gate.readmit_after",
+    "gate.largest_share",
+    "gate.cross_check",
+    "federation.quorum",
+    "federation.deadline",
+    "federation.grace",
+    "federation.stages",
+)
+"""Keys that may be changed while a run stands: whom the gate refuses, how many replies are enough and how long they are
+waited for. Method, data, seed and all else make another study."""
+
+
+def is_changeable(key: str) -> bool:
+    return any(key == known or key.startswith(f"{known}.") for known in CHANGEABLE)
+
+
+def change_settings(folder: RunFolder, settings: Mapping[str, Any]) -> None:
+    """Write other settings into the study of a run that stands, and into its events what they were; None takes a key
+    out. Refuses keys that would make it another study, and values that its table would not take."""
+    if not settings:
+        return
+    if folder.in_use:
+        raise RunError(f"{folder.path} is under way: stop it, then change {', '.join(settings)}")
+    for key in settings:
+        if not is_changeable(key):
+            raise ConfigError(
+                f"{key} cannot be changed in a run that has begun: start a new one. What can be changed: "
+                f"{', '.join(CHANGEABLE)}"
+            )
+    before = read_toml(folder.study_file)
+    after = with_settings(before, settings)
+    build(GateLimits, after.get("gate", {}), "gate")
+    build(QuorumPolicy, after.get("federation", {}), "federation")
+    found = differences(before, after)
+    if not found:
+        return
+    folder.write_text("study.toml", tomli_w.dumps(after))
+    old, new = ({key: pair[number] for key, pair in found.items()} for number in (0, 1))
+    folder.events()(Changed(len(folder.rounds()), old, new))
 
 
 def reopen(path: Path) -> tuple[Study, RunFolder]:

@@ -9,7 +9,7 @@ import os
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -178,8 +178,13 @@ def read_overrides(overrides: list[str]) -> dict[str, Any]:
 
 def apply_overrides(table: Mapping[str, Any], overrides: list[str]) -> dict[str, Any]:
     """`a.b=value` settings over a table."""
+    return with_settings(table, read_overrides(overrides))
+
+
+def with_settings(table: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by key over a table; None takes a key out."""
     result = _deep_copy(table)
-    for key, value in read_overrides(overrides).items():
+    for key, value in settings.items():
         *path, last = key.split(".")
         place = result
         for part in path:
@@ -187,7 +192,24 @@ def apply_overrides(table: Mapping[str, Any], overrides: list[str]) -> dict[str,
             if not isinstance(place, dict):
                 raise ConfigError(f"'{key}': '{part}' is a value, not a table")
         place[last] = value
+        if value is None:
+            del place[last]
     return result
+
+
+def leaves(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of a table and of the tables inside it, by keys such as `a.b`."""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Keys in which two tables differ, sorted, with both values; None is not set."""
+    old, new = dict(leaves(before)), dict(leaves(after))
+    return {key: (old.get(key), new.get(key)) for key in sorted(old | new) if old.get(key) != new.get(key)}
 
 
 def leave_other_keys(

@@ -4,8 +4,8 @@ node.
 [[site]]
 name = "north"                 # how the federation knows this site
 key = "sha256:5b0e..."         # fingerprint of the site's public key: `fedsift flower fingerprint north.pub`
-samples = 12000                # the most that it may declare
-share = 0.3                    # the most that it may count for in a round's average; 1 or no such line: no bound
+samples = 400                  # the most that it may declare: what it has, and a little more
+share = 0.3                    # the most that it may count for in a round's average; without it what the study says
 revoked = false
 """
 

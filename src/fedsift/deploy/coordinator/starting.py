@@ -11,7 +11,7 @@ import socket
 import subprocess
 import time
 import tomllib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -57,7 +57,9 @@ from fedsift.runs.folder import (
     read_checkpoint,
 )
 from fedsift.runtime.loop import Listener, RunProgress
+from fedsift.study.running import change_settings, is_changeable
 from fedsift.study.study import Study
+from fedsift.study.toml_tables import differences
 from fedsift.transports.flower.processes import LOG_FILE, begin_session, end_session, offline
 
 CONNECTION = "fedsift"
@@ -84,10 +86,17 @@ def write_connection(home: Path, superlink: str, *, insecure: bool, ca: Path | N
     (home / "config.toml").write_text(tomli_w.dumps(table), "utf-8")
 
 
-def prepare_run(app: Path, run_folder: Path, superlink: str, link: SuperLinkAddress | None = None) -> RunFolder:
+def prepare_run(
+    app: Path,
+    run_folder: Path,
+    superlink: str,
+    link: SuperLinkAddress | None = None,
+    changes: Mapping[str, Any] | None = None,
+) -> RunFolder:
     """The run's folder: a new one takes the app's study and a random id; one that exists is gone on with.
 
-    `link`: the gateway that the sites come through; without it, a trial.
+    `link`: the gateway that the sites come through; without it, a trial. `changes`: settings from now on
+    (`CHANGEABLE`); the app, which the sites have pinned, stays as it is.
     """
     refuse_the_network(host_of(superlink))
     for name in ("pyproject.toml", "study.toml", FEDERATION):
@@ -105,6 +114,7 @@ def prepare_run(app: Path, run_folder: Path, superlink: str, link: SuperLinkAddr
         raise RunError(f"{run_folder} is finished: name another run folder")
     _note_deployment(folder, link, text)
     folder.write_text(FEDERATION, (app / FEDERATION).read_text("utf-8"))
+    change_settings(folder, changes or {})
     Study.from_file(folder.study_file)
     return folder
 
@@ -128,16 +138,13 @@ def _check_version(app: Path) -> None:
 def _note_deployment(folder: RunFolder, link: SuperLinkAddress | None, study: str) -> None:
     """What sites know this run by: two coordinators may give one name to two runs, and a site keeps notes of both.
 
-    A run that began with another study or another fedsift is not gone on with: its rounds would not fit together.
+    A run that began with another study or another fedsift is not gone on with: its rounds would not fit together. An
+    app whose study differs in settings that may change is gone on with by these.
     """
     known = folder.read_json(DEPLOYED) or {}
     if "roster" in known and link is None:
         raise ConfigError(f"{folder.path} began behind a gateway: go on behind it, without --insecure")
-    if known.get("study", study) != study:
-        raise ConfigError(
-            f"{folder.path} began with another study ({_difference(known['study'], study)}): name a new --run-folder, "
-            "or start the app that it began with"
-        )
+    changes = _changes(folder, known.get("study", study), study)
     if known.get("fedsift", __version__) != __version__:
         raise ConfigError(
             f"{folder.path} began with fedsift {known['fedsift']}, this is {__version__}: install that version to go "
@@ -145,24 +152,21 @@ def _note_deployment(folder: RunFolder, link: SuperLinkAddress | None, study: st
         )
     run = known.get("run") or f"{safe_name(folder.id)}-{secrets.token_hex(8)}"
     gateway = {} if link is None else {"roster": link.roster, "nodes": link.nodes}
+    change_settings(folder, changes)
     folder.write_json(DEPLOYED, {"run": run, "fedsift": __version__, "study": study, **gateway})
 
 
-def _difference(before: str, after: str) -> str:
-    """The first key in which two studies differ, in words."""
-    old, new = (dict(_leaves(tomllib.loads(text))) for text in (before, after))
-    for key in sorted(old | new):
-        if old.get(key) != new.get(key):
-            return f"{key} was {old.get(key, 'not set')}, the app says {new.get(key, 'nothing')}"
-    return "in its words alone"
-
-
-def _leaves(table: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value
+def _changes(folder: RunFolder, before: str, after: str) -> dict[str, Any]:
+    """What an app's study changes in the run that another one began, if it may."""
+    found = differences(tomllib.loads(before), tomllib.loads(after))
+    for key, (old, new) in found.items():
+        if not is_changeable(key):
+            was, now = ("not set" if old is None else old), ("nothing" if new is None else new)
+            raise ConfigError(
+                f"{folder.path} began with another study ({key} was {was}, the app says {now}): name a new "
+                "--run-folder, or start the app that it began with"
+            )
+    return {key: new for key, (_, new) in found.items()}
 
 
 def start(

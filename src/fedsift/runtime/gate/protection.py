@@ -1,8 +1,12 @@
 """Protection of the model: each update's length and direction are compared with the other sites' before it is used.
 
 Each reply's models (`Reply.moves`) are compared with the same ones of the round's other sites: the length and
-direction of the update. An update that no honest site sends, whatever its data and labels, is set aside;
-docs/attacks.md has the measurements. Without an attacker nothing is changed, to the last bit.
+direction of the update. These are heuristics, and an honest site may come to be refused by them: docs/attacks.md has
+the rates. So they judge where sites are real, in simulations only if the study asks for it, and no refusal is for ever:
+a site is tried again after some exchanges (`Absences`).
+
+What a site declares of itself stretches no guard beyond a bound: directions are judged by lengths as they are, and a
+size counts for its share at most (`fair_share`).
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
@@ -155,6 +159,9 @@ FEWEST_CLASSES = 5
 right ones pull it on. Two classes that are swapped pull it back as far: that site and an attacker are the same."""
 FEWEST_FINDINGS = 4
 """Of so many findings a sample, each with a direction of its own, an honest site does not turn round as a whole."""
+TRIED = 3
+"""Exchanges in a row through which a site that is measured anew counts for half of a fair share at most."""
+TRIAL_SHARE = 0.5
 FEW = 5
 """Among fewer replies the median may be that of sites that have nothing left to learn, so what is known of a site from
 the run's other stages counts as well."""
@@ -163,10 +170,27 @@ LEAST_SIZE = 0.1
 training."""
 
 
+LARGEST_SHARE, FAIR_SHARES = 0.5, 3.0
+"""No site counts for more than all others together, nor for more than three times its share if all were alike."""
+
+
+def fair_share(sites: int) -> float:
+    """The most that one of so many sites may count for, whatever size it declares: min(1/2, 3/n)."""
+    return min(LARGEST_SHARE, FAIR_SHARES / max(1, sites))
+
+
+def fair_sizes(declared: Mapping[str, int]) -> dict[str, int]:
+    """Declared sizes as far as they stretch a guard."""
+    return shares_within(declared, dict.fromkeys(declared, fair_share(len(declared)))) if len(declared) > 1 else {}
+
+
 @dataclass(frozen=True)
 class GateLimits(RangeChecked):
     """The study's `[gate]` table."""
 
+    heuristics: Literal["deployed", "always", "never"] = "deployed"
+    """Where updates are judged by length, direction, turns, flatness and replays: among real sites ("deployed"), in
+    simulations too ("always"), or "never". Type, shape, finite numbers and plausible counts are checked everywhere."""
     norm_factor: AtLeastZero = 6.0
     """Refuse an update longer than so many times the usual one: the median of the round's, for as many steps; 0 is
     off."""
@@ -178,20 +202,36 @@ class GateLimits(RangeChecked):
     against: AtLeastZero = 4.5
     """Refuse an update that goes so many usual lengths straight against the cohort's common direction; 0 is off."""
     opposed: Annotated[float, Range(0, 1)] = 0.6
-    """Leave out a site whose first update of a run goes against the cohort's direction by more than this share of the
-    way that the others go along it; 0 is off."""
+    """Leave out a site, until it is tried again, whose first update of a run goes against the cohort's direction by
+    more than this share of the way that the others go along it; 0 is off."""
     turned: Annotated[float, Range(0, 1)] = 0.7
-    """Leave out a site that went along with the others by at least this share of their agreement and in the next
-    exchange goes against them by as much; 0 is off."""
+    """Leave out a site, until it is tried again, that went along with the others by at least this share of their
+    agreement and in the next exchange goes against them by as much; 0 is off."""
     flat: bool = True
     """Refuse tensors of zeros, or of any one number, where others were sent, and models that have nearly vanished."""
     replays: bool = True
     """Refuse a model that the same site has sent before, beginning at another one."""
-    largest_share: Annotated[float, Range(0, 1, above=True)] = 1.0
-    """The most that one site's declared size may count for among a round's replies; 1: no bound."""
+    readmit_after: AtLeastOne = 20
+    """A site that was asked so many times in a row, and whose models were refused or did not come, is measured anew: it
+    may go as far as sites went when they began, and counts for half of a fair share in its first three exchanges. So is
+    one whose first model comes late. One that was refused must go along with the others; if it does not, it is tried
+    again after twice as many."""
+    largest_share: Annotated[float, Range(0, 1, above=True)] | None = None
+    """The most that one site's declared size may count for among a round's replies; 1: no bound. Without it min(1/2,
+    3/n) of n replies where heuristics judge, and else no bound."""
     cross_check: bool = False
     """Where the coordinator has labelled samples: whenever a method says which sites look noisy, compare what they
     claimed with what their models do on these, and say where the two disagree."""
+
+    def judge(self, *, simulated: bool) -> bool:
+        """Whether heuristics judge in such a federation."""
+        return self.heuristics == "always" or (self.heuristics == "deployed" and not simulated)
+
+    def share(self, replies: int, *, simulated: bool) -> float:
+        """The most that one of so many replies may count for."""
+        if self.largest_share is not None:
+            return self.largest_share
+        return fair_share(replies) if self.judge(simulated=simulated) else 1.0
 
 
 @dataclass(frozen=True)
@@ -207,7 +247,7 @@ class ModelUpdate:
     late: bool
     """Of the request: whether a site's first model may go as far as the others' first ones went."""
     reach: float
-    """How far training on the site's samples can carry a model."""
+    """How far training on the site's samples can carry a model, as far as its size counts."""
 
     @property
     def alone(self) -> float:
@@ -228,10 +268,73 @@ class ModelUpdate:
 
 
 @dataclass
+class Absences:
+    """Sites whose models were not used of late: how long, and when they are measured anew."""
+
+    after: int
+    """`GateLimits.readmit_after`."""
+    missed: dict[str, int] = field(default_factory=dict)
+    """Exchanges in a row in which a site was asked for a model and none of its was used."""
+    waits: dict[str, int] = field(default_factory=dict)
+    """Of sites that were refused: after how many of these they are tried."""
+    trial: dict[str, int] = field(default_factory=dict)
+    """Of sites that came back: exchanges that are left of their trial."""
+    used: set[str] = field(default_factory=set)
+    """Sites of which a model was ever used."""
+    comparable: bool = True
+    """Whether enough sites answer together now for a refused one to be tried."""
+
+    def anew(self, site: str) -> bool:
+        """Whether a model of this site is measured as that of one who begins."""
+        if self.was_refused(site):
+            return self.comparable and self.missed.get(site, 0) >= self.waits[site]
+        return self.missed.get(site, 0) >= (self.after if site in self.used else 1)
+
+    def was_refused(self, site: str) -> bool:
+        return site in self.waits
+
+    def note(self, asked: Collection[str], used: Collection[str], refused: Collection[str]) -> None:
+        """An exchange of models: whose were used, and whose were refused; others did not come."""
+        for site in refused:
+            if self.was_refused(site) and self.anew(site):  # what it was tried with was refused as well
+                self.waits[site] *= 2
+                self.missed[site] = 0
+            self.waits.setdefault(site, self.after)
+        for site in asked:
+            if site not in used:
+                self.missed[site] = self.missed.get(site, 0) + 1
+                continue
+            left = TRIED if self.anew(site) else self.trial.get(site, 0) - 1
+            self.used.add(site)
+            self.missed.pop(site, None)
+            self.trial.pop(site, None)
+            if left > 0:
+                self.trial[site] = left
+
+    def share(self, site: str, among: int) -> float:
+        """The most that a site counts for while it is on trial; 1 for the others."""
+        return TRIAL_SHARE / max(1, among) if site in self.trial else 1.0
+
+    def memory(self) -> dict[str, Any]:
+        """As plain values."""
+        counts = {"missed": dict(self.missed), "waits": dict(self.waits), "trial": dict(self.trial)}
+        return {**counts, "used": sorted(self.used)}
+
+    def recall(self, memory: Mapping[str, Any]) -> None:
+        """The reverse."""
+        self.missed, self.waits, self.trial = (dict(memory.get(name, {})) for name in ("missed", "waits", "trial"))
+        self.used = set(memory.get("used", ()))
+
+
+@dataclass
 class Protection:
     """What a run's gate remembers, and how it judges."""
 
     limits: GateLimits = field(default_factory=GateLimits)
+    heuristics: bool = True
+    """Whether updates are judged beside each other at all (`GateLimits.judge`)."""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """What a site's size counts for at most in its reach (`fair_sizes`); without an entry, what its reply says."""
     lengths: dict[str, UpdateNorms] = field(default_factory=dict)
     """By stage and model; kept with the run's checkpoints."""
     seen: dict[str, list[str]] = field(default_factory=dict)
@@ -242,10 +345,15 @@ class Protection:
     """Whether the next models come from one that has learnt nothing, on labels of which no wrong ones look like an
     attack (`reversal_is_attack`); kept with them."""
     left_out: dict[str, str] = field(default_factory=dict)
-    """Sites whose models are refused until the run ends, and why; kept with them."""
+    """Sites whose models are refused until they are tried again, and why; kept with them."""
     last_cosines: dict[str, dict[str, float]] = field(default_factory=dict)
     """By stage and model: cosine of each site's update of the last exchange with the others' (`shares`);
     kept with them."""
+    absences: Absences = field(init=False)
+    """Kept with them."""
+
+    def __post_init__(self) -> None:
+        self.absences = Absences(self.limits.readmit_after)
 
     def memory(self) -> dict[str, Any]:
         """What a resumed run must know to judge as one that never stopped: plain values."""
@@ -253,6 +361,7 @@ class Protection:
         seen = {site: list(marks) for site, marks in self.seen.items()}
         last_cosines = {key: dict(ways) for key, ways in self.last_cosines.items()}
         other = {"opening": self.opening, "left_out": dict(self.left_out), "last_cosines": last_cosines}
+        other["absences"] = self.absences.memory()
         return {"lengths": known, "seen": seen, **other}
 
     def recall(self, memory: Mapping[str, Any]) -> None:
@@ -262,6 +371,7 @@ class Protection:
         self.opening = memory.get("opening", self.opening)
         self.left_out = dict(memory.get("left_out", {}))
         self.last_cosines = {key: dict(ways) for key, ways in memory.get("last_cosines", {}).items()}
+        self.absences.recall(memory.get("absences", {}))
 
     def refusals(
         self,
@@ -272,19 +382,25 @@ class Protection:
     ) -> dict[str, str]:
         """Why updates of these replies are set aside, by site. buffers: a site's running statistics, by name."""
         refused: dict[str, str] = {}
+        judged: set[str] = set()
         moves: dict[str, dict[str, ModelUpdate]] = {}
         marks: dict[str, list[str]] = {}
         starts = StartDigests()
+        self.absences.comparable = len(replies) >= self.limits.norm_cohort
         for site, reply in replies.items():
             try:
-                found = _moves(reply, envelopes[site], buffers(site))
+                found = _moves(reply, envelopes[site], buffers(site), self.sizes.get(site))
+                if not self.heuristics:
+                    continue
                 marks[site] = [starts.mark(move.model, move.start) for move in found] if self.limits.replays else []
                 flat = _flat(found) if self.limits.flat else None
             except Exception as error:  # a reply may hold anything at all
                 refused[site] = short(unchecked(error))
                 continue
             again = any(replays(mark, self.seen.get(site, ())) for mark in marks[site])
-            known = self.left_out.get(site) if found else None
+            known = self.left_out.get(site) if found and not self.absences.anew(site) else None
+            if found:
+                judged.add(site)
             if flat is not None or again or known:
                 refused[site] = short(flat or known or "the model is one that the site has sent before: a replay")
                 continue
@@ -293,10 +409,17 @@ class Protection:
         for model, cohort in moves.items():
             refused |= self._judged(f"{stage}/{model}", {s: m for s, m in cohort.items() if s not in refused})
         self.opening = self.opening and not moves
+        if judged:
+            self._note_use(envelopes, {site for site in judged if site not in refused}, judged.intersection(refused))
         for site, new in marks.items():
             if site not in refused and any(new):
                 self.seen[site] = [*self.seen.get(site, []), *filter(None, new)][-KEPT_DIGESTS:]
         return refused
+
+    def _note_use(self, asked: Collection[str], used: Collection[str], refused: Collection[str]) -> None:
+        for site in used:
+            self.left_out.pop(site, None)
+        self.absences.note(asked, used, refused)
 
     def _judged(self, key: str, cohort: Mapping[str, ModelUpdate]) -> dict[str, str]:
         """Check one model of all replies: update length, then direction."""
@@ -311,7 +434,9 @@ class Protection:
         }
         found = self._ratios(f"{key} statistics", states, cohort)
         refused |= _too_long(states, found, limits.statistics_factor, "the change of running statistics")
-        refused |= self._opposed(key, ratios, {site: m for site, m in cohort.items() if site not in refused})
+        # what a site declares may let it go further, never the other way
+        alike = self._measured(key, lengths, {site: replace(move, reach=1.0) for site, move in cohort.items()})
+        refused |= self._opposed(key, alike, {site: m for site, m in cohort.items() if site not in refused})
         for name, measured in ((key, lengths), (f"{key} statistics", states)):
             ways = {site: (length, cohort[site].reach) for site, length in measured.items()}
             accepted = {site: way for site, way in ways.items() if site not in refused}
@@ -322,6 +447,10 @@ class Protection:
         return refused
 
     def _ratios(self, key: str, lengths: Mapping[str, float], cohort: Mapping[str, ModelUpdate]) -> dict[str, float]:
+        """Each length beside the usual one for training of its reach."""
+        return self._measured(key, lengths, cohort)
+
+    def _measured(self, key: str, lengths: Mapping[str, float], cohort: Mapping[str, ModelUpdate]) -> dict[str, float]:
         """Each length beside the usual one; 0 where nothing can say what is usual."""
         known, others = self.lengths.get(key, UpdateNorms()), self._elsewhere(key)
         elsewhere = others if len(lengths) < FEW else []
@@ -336,7 +465,8 @@ class Protection:
                 usual = max(usual, known.recent_norms(site, self.limits.norm_cohort))
                 if self.limits.norm_cohort <= len(known.first) and site not in known.own:
                     usual = max(usual, known.first_norms(way[1]))
-            if cohort[site].late and not any(site in past.own for past in [known, *others]):
+            begins = cohort[site].late and not any(site in past.own for past in [known, *others])
+            if begins or self.absences.anew(site):
                 usual = max(usual, *(past.first_norms(way[1]) for past in [known, *others]))
             found[site] = way[0] / (usual * cohort[site].norm_tolerance) if usual > 0 else 0.0
         return found
@@ -357,24 +487,31 @@ class Protection:
         """Updates that go against what the others have in common."""
         refused: dict[str, str] = {}
         last_cosines: dict[str, float] = {}
+        tried = {site for site in cohort if self.absences.was_refused(site) and self.absences.anew(site)}
+        along: dict[str, float] = {}
         for kind in dict.fromkeys(move.kind for move in cohort.values()):
             sites = [site for site, move in cohort.items() if move.kind == kind]
             if len(sites) < self.limits.norm_cohort or not kind:
                 continue
             group = [cohort[site] for site in sites]
             found = agreements([m.model for m in group], [m.start for m in group], group[0].parameters)
-            along = {site: cosine * ratios[site] for site, cosine in zip(sites, found)}
-            refused |= self._against(along)
+            ways = {site: cosine * ratios[site] for site, cosine in zip(sites, found)}
+            along |= ways
+            refused |= self._against(ways)
             alike = all(move.norm_tolerance <= 1 for move in group)
             if self.opening and alike and statistics.median(found) > COMMON:
-                refused |= self._left_out(along)
-            ways = shares(dict(zip(sites, found))) if self.judges_turns and alike else {}
-            refused |= self._turned(self.last_cosines.get(key, {}), ways)
-            last_cosines |= {site: round(way, 6) for site, way in ways.items() if site not in refused}
-        self.last_cosines[key] = (
-            last_cosines  # of this exchange alone: in many rounds honest sites turn as well, by and by
-        )
+                refused |= self._left_out(ways)
+            agreed = shares(dict(zip(sites, found))) if self.judges_turns and alike else {}
+            refused |= self._turned(self.last_cosines.get(key, {}), agreed)
+            last_cosines |= {site: round(way, 6) for site, way in agreed.items()}
+        refused |= {site: self._still_out(site) for site in tried if along.get(site, -1.0) < 0 and site not in refused}
+        # of this exchange alone: in many rounds honest sites turn as well, by and by
+        self.last_cosines[key] = {site: way for site, way in last_cosines.items() if site not in refused}
         return refused
+
+    def _still_out(self, site: str) -> str:
+        why = self.left_out.get(site, "its updates were refused")
+        return f"the site was tried again, and does not go along with the others: {why}"
 
     def _turned(self, before: Mapping[str, float], now: Mapping[str, float]) -> dict[str, str]:
         """Sites that went along with the others in the last exchange and now go back."""
@@ -429,7 +566,10 @@ def _too_long(lengths: Mapping[str, float], ratios: Mapping[str, float], factor:
     }
 
 
-def _moves(reply: Reply, envelope: RequestEnvelope, buffers: Collection[str]) -> list[ModelUpdate]:
+def _moves(
+    reply: Reply, envelope: RequestEnvelope, buffers: Collection[str], most: int | None = None
+) -> list[ModelUpdate]:
+    """most: samples that stretch the reach at most."""
     found: list[ModelUpdate] = []
     for model, start in reply.moves(envelope.request):
         floats = [name for name, tensor in model.items() if tensor.is_floating_point()]
@@ -444,18 +584,20 @@ def _moves(reply: Reply, envelope: RequestEnvelope, buffers: Collection[str]) ->
                 tuple(name for name in floats if name in buffers),
                 envelope.request.norm_tolerance,
                 envelope.request.late,
-                envelope.request.reach(_trained_on(reply, len(found))),
+                envelope.request.reach(_trained_on(reply, len(found), most)),
             )
         )
     return found
 
 
-def _trained_on(reply: Reply, number: int) -> int:
-    """How many samples this model of a reply was trained on, as far as it says so: the gate has bounded it."""
+def _trained_on(reply: Reply, number: int, most: int | None) -> int:
+    """How many samples this model of a reply was trained on, as far as it says so and as its size counts."""
     samples = _size(reply)
     if isinstance(samples, tuple) and number < len(samples):
         samples = samples[number]
-    return samples if isinstance(samples, int) else 1
+    if not isinstance(samples, int):
+        return 1
+    return samples if most is None else min(samples, most)
 
 
 def _flat(moves: list[ModelUpdate]) -> str | None:

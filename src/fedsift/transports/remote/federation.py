@@ -51,6 +51,7 @@ class RemoteFederation(EngineFederation):
         request of each site.
         """
         common = next(iter(roster.values()))
+        self._test, self._seen = test, seen  # the base asks whether sites are simulated
         super().__init__(
             facts={site: introduction.facts for site, introduction in roster.items()},
             classes=common.classes,
@@ -59,9 +60,12 @@ class RemoteFederation(EngineFederation):
             **shared,
         )
         self.directory = directory
-        self._test, self._seen = test, seen
         ours = replace(common, version=__version__)
         directory.accept = lambda own: disagreement(own, ours) or self._unexpected(own)
+
+    @property
+    def simulated(self) -> bool:
+        return self._seen is not None
 
     @property
     def simulation(self) -> SimulationSettings | None:
@@ -77,9 +81,9 @@ class RemoteFederation(EngineFederation):
             return f"site '{own.facts.name}' was not there when the run began"
         return None if known == own.facts else f"site '{known.name}' came back as {own.facts}, it was {known}"
 
-    def largest_share(self, site: str) -> float:
+    def largest_share(self, site: str, among: int) -> float:
         """The study's bound for everyone, or the roster's for this site where that is lower."""
-        return min(super().largest_share(site), self.directory.authorizer.share(site))
+        return min(super().largest_share(site, among), self.directory.authorizer.share(site))
 
     def deliver(self, envelopes: Mapping[str, RequestEnvelope], deadline: float) -> Mapping[str, ReplyEnvelope]:
         directory, clock = self.directory, self.directory.clock
