@@ -124,10 +124,11 @@ reply. Final accuracy, and how many of its updates were set aside. `before` is t
 stretched every guard and no share was bounded by default; `no heuristics` is what a simulation does unless it asks for
 more; `always` is what real sites get. The roster bounds what a site may declare at all (`samples`); "ended" is a run
 that had no quorum any more:"""
-HONEST_LARGE = """The price is paid by an honest site that is much larger than the others: it counts for half of a round
-at most, and of K classes one that has more than {opposed:g} (K - 1) times the others' samples, all with wrong labels,
-goes as far back in the first exchange as a turned sign does. A coordinator that knows its sites says
-`largest_share = 1` in `[gate]`, and bounds single sites in the roster."""
+HONEST_LARGE = """The price is paid by an honest site that is much larger than the others: it counts for half of a
+round at most, is refused for its length where it is some fifty times as large, and of K classes one that has more
+than {opposed:g} (K - 1) times the others' samples, all with wrong labels, goes as far back in the first exchange as
+a turned sign does. A coordinator that knows its sites says `largest_share = 1` in `[gate]`, and bounds single sites
+in the roster."""
 COST = """Final accuracy of averaging methods on ten equal sites of digits with clean labels (with several labels a
 sample where a method needs them), one of them hostile, and what the worst attack costs in points. `absent` never
 answers, which is what a refused attack comes to."""
@@ -139,7 +140,9 @@ method, and ended in the same model to the last bit."""
 NEAR = """How near honest federations come to the limits, in shares of each limit: 1 would be a refusal (opposed:
 negative where everybody goes along). Digits over ten sites unless said otherwise; `python -m benchmarks.attacks
 --honest` measures those that are not in the table yet, over every kind of skew and wrong labels, and presets on real
-data cut to their first rounds. No figure for `opposed`: the first exchange showed nothing."""
+data cut to their first rounds. Sites of given sizes are measured with `largest_share = 1`: without it one of 1,000
+samples beside sites of 20 is refused for its length, since a size that nobody has confirmed does not stretch the limit
+fifty times. No figure for `opposed`: the first exchange showed nothing."""
 RATES = """How often an honest site is refused, in federations that differ in everything that a study may choose
 (`python -m benchmarks.attacks.rates`): {federations:,} of one to three rounds of FedAvg on digits, {updates:,}
 updates of honest sites. Networks without a hidden layer, with two, with convolutions, with group norm, and LeNet-5;

@@ -270,9 +270,10 @@ def test_a_declared_size_hides_no_turned_sign(declared: int) -> None:
 def test_no_site_counts_for_more_than_all_others_or_three_times_its_share() -> None:
     assert [fair_share(n) for n in (1, 2, 6, 10, 100)] == [0.5, 0.5, 0.5, 0.3, 0.03]
     declared = {**dict.fromkeys("abcd", 270), "z": 12000}
-    assert fair_sizes(declared) == {**declared, "z": 1080}, "half of the whole"
+    assert fair_sizes(declared, 1.0) == {}, "a coordinator that knows its sites"
+    assert fair_sizes(declared, fair_share(5)) == {**declared, "z": 1080}, "half of the whole"
     ten = {**dict.fromkeys("abcdefghi", 70), "z": 12000}
-    assert fair_sizes(ten)["z"] == 270, "0.3 of 9 * 70 / 0.7"
+    assert fair_sizes(ten, fair_share(10))["z"] == 270, "0.3 of 9 * 70 / 0.7"
     assert GateLimits().share(10, simulated=True) == 1.0
     assert GateLimits().share(10, simulated=False) == 0.3
     assert GateLimits(largest_share=1.0).share(10, simulated=False) == 1.0

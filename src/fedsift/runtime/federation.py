@@ -160,7 +160,10 @@ class EngineFederation(RandomDraws):
         self.protection = Protection(
             limits,
             heuristics=limits.judge(simulated=self.simulated),
-            sizes=fair_sizes({site: own.samples for site, own in self.facts.items()}),
+            sizes=fair_sizes(
+                {site: own.samples for site, own in self.facts.items()},
+                limits.share(len(self.facts), simulated=self.simulated),
+            ),
             judges_turns=turning_is_attack(len(classes), multilabel),
             opening=reversal_is_attack(len(classes), multilabel, given is not None),
         )

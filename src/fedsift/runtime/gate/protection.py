@@ -179,9 +179,9 @@ def fair_share(sites: int) -> float:
     return min(LARGEST_SHARE, FAIR_SHARES / max(1, sites))
 
 
-def fair_sizes(declared: Mapping[str, int]) -> dict[str, int]:
-    """Declared sizes as far as they stretch a guard."""
-    return shares_within(declared, dict.fromkeys(declared, fair_share(len(declared)))) if len(declared) > 1 else {}
+def fair_sizes(declared: Mapping[str, int], share: float) -> dict[str, int]:
+    """Declared sizes as far as they stretch a guard, where one site may count for so much; nothing where for all."""
+    return shares_within(declared, dict.fromkeys(declared, share)) if len(declared) > 1 and share < 1 else {}
 
 
 @dataclass(frozen=True)
