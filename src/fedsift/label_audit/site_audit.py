@@ -89,7 +89,8 @@ class AuditFinding:
 
     def words(self, share: WrongShare) -> str:
         if self.review:
-            return f"{self.review}: {self.bound} of the labels are wrong (error at most 5\u00a0%)"
+            sure = "error at most 5\u00a0%, if readers are mistaken on their own"
+            return f"{self.review}: {self.bound} of the labels are wrong ({sure})"
         if not self.stated:
             return f"{'labels' if self.wrong_labels else 'no labels'} on a list, at no stated rate of false alarms"
         rate = f"at a false-alarm rate of {100 * self.false_alarm_rate:g}\u00a0%"
