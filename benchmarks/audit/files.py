@@ -8,6 +8,8 @@ RESULTS = Path(__file__).parent / "results"
 CAUSES, CHEST, CLEAN = RESULTS / "causes.csv", RESULTS / "chest.csv", RESULTS / "clean.csv"
 JOINT, SPEED, VERDICTS = RESULTS / "joint.csv", RESULTS / "speed.csv", RESULTS / "verdicts.csv"
 ACCUSATIONS = RESULTS / "accusations.csv"
+REVIEWS = RESULTS / "reviews.csv"
+REVIEWS_KEY = ("readers", "shared_mistakes", "reader_error", "share_wrong")
 ACCUSATIONS_KEY = ("family", "cell", "seed")
 CAUSES_KEY = ("number", "seed")
 """`number` is the place of a case on the page."""

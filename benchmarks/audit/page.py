@@ -16,6 +16,11 @@ from benchmarks.section import Page
 from benchmarks.section import paragraph as filled
 from scipy.stats import beta
 
+from fedsift.formulas.intervals import ALLOWED, CLEARED, wilson
+from fedsift.label_audit.review import MOST_TO_DECIDE
+
+MOST_VERDICTS = 40
+"""How many a median review may take to clear a site without wrong labels, or to convict one with a fifth."""
 HERE = Path(__file__).parent
 PAGE = Page("audit-results.md", "python -m benchmarks.audit.page")
 BOUNDS = {"cifar10n-mixed-skewed-20": (1.10, 1.25), "cifar10n-mixed-equal-20": (1.05, None)}
@@ -71,6 +76,18 @@ ACCUSED = (
     "holds the truth. Off: the estimate less the truth, in points, in the mean. Disputed: pictures of which one of "
     "three annotators said something else, a share of three sites; their labels are right. Not measured: several "
     "findings a picture, noise or contrast of a scanner, hostile sites."
+)
+SETTLED = (
+    "`python -m benchmarks.audit.reviews`: sites of 200 to 2,000 labels, read in random order until an e-value "
+    "decides, or {most} labels are read; looked at after every verdict, and drawn without replacement. A label that "
+    "every reader called wrong so far is read by the next, of three. Verdicts: readings, the second and third ones "
+    "too; the median is over all reviews, open ones at their end. Convicted says that more than 2 % are wrong, "
+    "withdrawn that fewer than 12 % are; between them neither is an error. Brackets: 95 % intervals (Wilson)."
+)
+SHARED = (
+    "Where readers are not as assumed. With one reader, errors of 15 % are allowed and cannot be told from wrong "
+    "labels. With shared mistakes, half of the readers' mistakes are on labels that all of them mistake: such labels "
+    "count as wrong, and a right site whose labels look wrong to everybody is convicted."
 )
 ROWS = {
     "ours": "ours",
@@ -256,6 +273,73 @@ def _covered(rows: list[dict[str, Any]], which: str) -> str:
     return f"{sum(row[f'{which}_covered'] for row in rows) / sites:.2f}" if sites else "–"
 
 
+def _settled() -> list[str]:
+    """Simulated reviews, looked at after every verdict (`reviews.py`)."""
+    told = read_list(files.REVIEWS)
+    usual = [x for x in told if x["readers"] == 3 and not x["shared_mistakes"]]
+    lines = ["", "## Simulated reviews", "", filled(SETTLED.format(most=MOST_TO_DECIDE)), ""]
+    lines += _reviews(usual)
+    null = [x for x in usual if x["share_wrong"] <= ALLOWED]
+    many = [x for x in usual if x["share_wrong"] >= CLEARED]
+    lines += [
+        "",
+        f"- Convicted where 2 % or fewer are wrong: {_errors(null)}; most in one line {_worst(null)}.",
+        f"- Withdrawn where 12 % or more are wrong: {_errors(many)}; most in one line {_worst(many)}.",
+        f"- The confidence sequence missed the share at some look: {_part(usual, 'share_missed', 'watched')}.",
+        f"- {_target([x for x in usual if (x['share_wrong'], x['reader_error']) == (0, 0.1)], 'withdrawn')}",
+        f"- {_target([x for x in usual if x['share_wrong'] == 0.2], 'convicted')}",
+        "",
+        filled(SHARED),
+        "",
+    ]
+    return lines + _reviews([x for x in told if x not in usual])
+
+
+def _reviews(told: list[dict[str, Any]]) -> list[str]:
+    lines = [
+        "| readers | readers' error | shared | wrong | reviews | convicted | withdrawn | open | median verdicts |",
+        "|---" * 9 + "|",
+    ]
+    for x in told:
+        parts = " | ".join(f"{x[name] / x['reviews']:.1%}" for name in ("convicted", "withdrawn", "open"))
+        lines.append(
+            f"| {x['readers']} | {x['reader_error']:.0%} | {x['shared_mistakes']:.0%} | {x['share_wrong']:.0%} | "
+            f"{x['reviews']:,} | {parts} | {x['median_verdicts']:g} |"
+        )
+    return lines
+
+
+def _part(told: list[dict[str, Any]], hits: str, of: str) -> str:
+    k, n = sum(x[hits] for x in told), sum(x[of] for x in told)
+    low, high = wilson(k, n)
+    return f"{k:,} of {n:,} ({k / n:.2%}, {low:.2%} to {high:.2%})"
+
+
+def _errors(told: list[dict[str, Any]]) -> str:
+    return _part(told, "errors", "reviews")
+
+
+def _worst(told: list[dict[str, Any]]) -> str:
+    worst = max(told, key=lambda x: x["errors"] / x["reviews"])
+    return f"{_errors([worst])}, {worst['share_wrong']:.0%} wrong and readers erring in {worst['reader_error']:.0%}"
+
+
+def _target(told: list[dict[str, Any]], answer: str) -> str:
+    """Whether a median review takes at most `MOST_VERDICTS`, in the worst of these lines."""
+    worst = max(told, key=lambda x: x["median_verdicts"])
+    right = min(x[answer] / x["reviews"] for x in told)
+    return (
+        f"A site with {worst['share_wrong']:.0%} wrong labels is {answer} after a median of at most "
+        f"{worst['median_verdicts']:g} verdicts, readers erring in "
+        f"{_errors_of_readers(told)} (in {right:.1%} of reviews or more); asked for: "
+        f"{MOST_VERDICTS}: {'holds' if worst['median_verdicts'] <= MOST_VERDICTS else 'missed'}."
+    )
+
+
+def _errors_of_readers(told: list[dict[str, Any]]) -> str:
+    return " / ".join(f"{x['reader_error']:.0%}" for x in told)
+
+
 def _mean(lines: list[dict[str, Any]], key: str) -> float | None:
     values = [x[key] for x in lines if x[key] is not None]
     return sum(values) / len(values) if values else None
@@ -346,6 +430,7 @@ def page() -> str:
     clean = clean_federations(read_list(files.CLEAN))
     [speed] = read_list(files.SPEED)
     parts += _verdicts()
+    parts += _settled()
     parts += [
         "",
         "## Clean federations, and speed",

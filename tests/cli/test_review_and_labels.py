@@ -10,12 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from fedsift.cli.main import app
 from fedsift.core.errors import FedsiftError
-from fedsift.label_audit.ledger import VERDICT, LabelLedger
+from fedsift.label_audit.consortium import release, write_consortium
+from fedsift.label_audit.ledger import DECISION, VERDICT, LabelLedger
+from fedsift.label_audit.review import read_plan, standing
 from fedsift.label_audit.site_audit import LabelOrigin, SiteAudit
 from fedsift.label_audit.writing import open_site, write_site
 from tests.cli.test_cli import fedsift
@@ -236,3 +239,75 @@ def test_as_a_program(untouched: Path, tmp_path: Path) -> None:
     assert "not known yet" in done.stdout
     failed = fedsift("labels", "verify", "nowhere", cwd=tmp_path, check=3)
     assert failed.stderr.startswith("error: nowhere is not a site's folder")
+
+
+def read_all(audit: SiteAudit, folder: Path, reader: str, wrong: set[str], count: int) -> Path:
+    """The first of the random order, read: the labels in `wrong` are called so, the others right."""
+    path = folder.parents[2] / f"{reader}-{count}.csv"
+    lines = ["id,verdict,other_label,reader"]
+    for name in read_plan(folder / "review" / "plan.json").random[:count]:
+        other = audit.classes[(int(audit.given[audit.row_of[name]]) + 1) % 10]
+        lines.append(f"{name},{f'other,{other}' if name in wrong else 'given,'},{reader}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def beside(folder: Path, audit: SiteAudit) -> Path:
+    """The consortium's files of the audit, with another site."""
+    other, _ = digits_audit(200, seed=5, site="other")
+    write_consortium(folder.parents[1], [release(audit), release(other)])
+    return folder.parents[1]
+
+
+@pytest.mark.parametrize("wrong", [True, False])
+def test_a_review_that_is_decided_ends_and_stands_everywhere(tmp_path: Path, wrong: bool) -> None:
+    folder, audit = made(tmp_path)
+    out = beside(folder, audit)
+    drawn = json.loads(say("review", "plan", folder, "--until-decided", "--json"))
+    assert drawn["random"] == 360 == drawn["blind"] and drawn["answer"]["answer"] == "open"
+    plan = read_plan(folder / "review" / "plan.json")
+    called = set(plan.random[:10:3]) if wrong else set()
+    first = say("review", "import", folder, read_all(audit, folder, "ann", called, 10))
+    assert "open: read " in first and (" to convict" if wrong else " to clear") in first
+    assert not [entry for entry in LabelLedger(folder / "ledger.jsonl").entries() if entry.kind == DECISION]
+    if wrong:
+        assert "to be read by another reader: " in say("review", "status", folder)
+        words, count = "convicted by review", 10
+        last = read_all(audit, folder, "bob", called, 10)
+    else:
+        words, count = "withdrawn by review", 40
+        last = read_all(audit, folder, "ann", called, 40)
+    done = json.loads(say("review", "import", folder, last, "--json"))
+    assert done["answer"]["answer"] == words and done["answer"]["expected"] is None
+
+    assert len(read_plan(folder / "review" / "plan.json").items) == count  # the rest need not be read
+    [entry] = [entry for entry in LabelLedger(folder / "ledger.jsonl").entries() if entry.kind == DECISION]
+    assert entry.body is not None and entry.body["answer"] == words
+    found = json.loads((folder / "summary.json").read_text())["finding"]
+    assert found["review"] == words and found["answer"] == ("wrong labels" if wrong else "no evidence")
+    assert json.loads((folder / "release.json").read_text())["finding"]["review"] == words
+    assert f"<h1>{words.capitalize()}: " in (folder / "report.html").read_text()
+    rows = {row["site"]: row for row in csv.DictReader((out / "consortium.csv").open(newline=""))}
+    assert rows["A"]["review"] == words and rows["A"]["wrong_labels"] == str(wrong) and rows["other"]["review"] == ""
+    assert words in (out / "consortium.html").read_text()
+
+    # it is entered once, stands when more is read, and the audit written again says the same
+    say("review", "import", folder, read_all(audit, folder, "eve", set(), 5))
+    assert words in say("review", "status", folder)
+    assert write_site(out, audit).path == folder and open_site(folder)[1].finding.review == words
+    say("labels", "forget", folder, plan.random[0])
+    assert words in say("review", "status", folder)
+    say("labels", "verify", folder)
+    say("review", "recalibrate", folder)
+    after = open_site(folder)[1]
+    assert after.finding.review == words and after.finding.wrong_labels is wrong
+    assert words in say("review", "plan", folder, "--until-decided")
+
+
+def test_a_decision_is_about_the_labels_as_they_were(tmp_path: Path) -> None:
+    folder, audit = made(tmp_path)
+    say("review", "plan", folder, "--until-decided")
+    say("review", "import", folder, read_all(audit, folder, "ann", set(), 40))
+    entries = LabelLedger(folder / "ledger.jsonl").entries()
+    changed = replace(audit, given=np.where(np.arange(400) == 3, (audit.given + 1) % 10, audit.given))
+    assert standing(audit, entries) is not None and standing(changed, entries) is None

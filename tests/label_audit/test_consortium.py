@@ -54,7 +54,7 @@ def test_withheld_cells_are_empty() -> None:
     [row] = csv.DictReader(io.StringIO(consortium_csv([few])))
     assert row == {
         "site": "tiny", "samples": "", "flagged": "", "rate": "", "rate_low": "", "rate_high": "",
-        "wrong_labels": "", "false_alarm_rate": "", "min_count": "10",
+        "wrong_labels": "", "false_alarm_rate": "", "review": "", "min_count": "10",
     }  # fmt: skip
     assert "below its minimum count" in consortium_page([few])
 

@@ -11,7 +11,16 @@ import pytest
 from fedsift.core.errors import DataError
 from fedsift.label_audit.recalibration import SETTLED, recalibrate
 from fedsift.label_audit.review import draw_plan
-from fedsift.label_audit.site_audit import AuditFinding, SampleEvidence, SiteAudit, WrongShare, load, to_bytes
+from fedsift.label_audit.site_audit import (
+    CONVICTED,
+    WITHDRAWN,
+    AuditFinding,
+    SampleEvidence,
+    SiteAudit,
+    WrongShare,
+    load,
+    to_bytes,
+)
 from fedsift.label_audit.verdicts import ReviewVerdict
 from tests.label_audit.made import multilabel_audit
 
@@ -138,7 +147,7 @@ def test_estimates_and_counts_follow_the_new_probabilities() -> None:
     share = after.probability_wrong.mean()
     assert after.rate.estimate == pytest.approx(share, abs=0.5 / 300)  # whole labels of 300
     assert after.rate.low < share < after.rate.high and after.rate != audit.rate
-    assert after.finding == audit.finding and audit.finding.wrong_labels
+    assert after.finding == audit.finding.settled(CONVICTED) and audit.finding.wrong_labels
     assert after.agreement.sum(1) == pytest.approx(np.bincount(audit.given), abs=1.5)  # three roundings a row
     assert 300 - np.trace(after.agreement) == pytest.approx(300 * share, abs=1.5)
     assert after.notes == (
@@ -159,9 +168,21 @@ def test_a_site_whose_labels_people_confirm_has_no_evidence_and_no_list(told: bo
     plan = draw_plan(audit, 80, 80, 140)
     nothing = np.zeros_like(wrong)
     right, _ = recalibrate(audit, plan, verdicts_of(audit, nothing, list(audit.ids)), 0.05)
+    assert right.finding.review == WITHDRAWN
     assert not right.finding.wrong_labels and not right.flagged.any() and right.rate.low == 0
     some, _ = recalibrate(audit, plan, verdicts_of(audit, wrong, list(audit.ids)), 0.05)
+    assert some.finding.review == CONVICTED
     assert some.finding.wrong_labels and some.flagged.tolist() == wrong.tolist()
+
+
+def test_one_mistaken_verdict_convicts_nobody() -> None:
+    audit, wrong = made()
+    audit = replace(audit, finding=AuditFinding(False, 0.05), rate=WrongShare(0.05, 0.0, 0.1))
+    plan = draw_plan(audit, 0, 10, 10)
+    mistaken = np.zeros_like(wrong)
+    mistaken[audit.row_of[plan.random[0]]] = True
+    after, _ = recalibrate(audit, plan, verdicts_of(audit, mistaken, [item.id for item in plan.items]))
+    assert not after.finding.wrong_labels and not after.finding.review
 
 
 def test_ranks_get_no_interval_by_verdicts() -> None:
@@ -169,7 +190,8 @@ def test_ranks_get_no_interval_by_verdicts() -> None:
     audit = replace(audit, rate=WrongShare(0.5, 0.0, 1.0), finding=AuditFinding(True, 1.0))
     plan = draw_plan(audit, 40, 40, 40)
     after, _ = recalibrate(audit, plan, verdicts_of(audit, wrong, [item.id for item in plan.items]))
-    assert (after.rate.low, after.rate.high) == (0, 1) and after.finding == audit.finding
+    assert (after.rate.low, after.rate.high) == (0, 1) and after.finding == audit.finding.settled(CONVICTED)
+    assert not after.finding.stated
     assert after.rate.estimate == pytest.approx(after.probability_wrong.mean(), abs=0.5 / 300)
 
 

@@ -44,25 +44,45 @@ def plan(
         None, "--within", help="Instead of 100: as many as it takes to be within so many points, e.g. 5."
     ),
     blind: float = typer.Option(BLIND, "--blind", help="Share shown without a proposal."),
+    until_decided: bool = typer.Option(
+        False, "--until-decided", help="Instead: a random sample, read until it says whether labels are wrong."
+    ),
     seed: int | None = typer.Option(None, "--seed", help="Of the draw (default: the audit's)."),
     json: bool = JSON,
 ) -> None:
     """Draw the review queue: the worst, a random part of the other flagged, a random part of the unflagged."""
-    from fedsift.label_audit.review import draw_plan
+    from fedsift.core.numbers import plain
+    from fedsift.label_audit.ledger import LabelLedger
+    from fedsift.label_audit.review import decided, draw_plan
+    from fedsift.label_audit.site_audit import OPEN
+    from fedsift.label_audit.verdicts import verdicts_on
     from fedsift.label_audit.writing import open_site, write_queue
 
     place, audit = open_site(folder)
     share = None if within is None else within / 100
-    drawn = draw_plan(audit, worst, flagged, unflagged, blind=blind, seed=seed, within=share)
+    drawn = draw_plan(
+        audit, worst, flagged, unflagged, blind=blind, seed=seed, within=share, until_decided=until_decided
+    )
+    answer = None
+    if until_decided:
+        verdicts = verdicts_on(audit, LabelLedger(place.ledger).entries())
+        answer = decided(audit, drawn, verdicts)
+        if answer.answer != OPEN:
+            drawn = drawn.stopped(verdicts)
     write_queue(place, audit, drawn)
     arms = [(name, sum(item.arm == name for item in drawn.items), drawn.sizes[name]) for name in drawn.sizes]
     blinded = sum(item.blind for item in drawn.items)
     if json:
         counts = {name: {"planned": count, "of": size} for name, count, size in arms}
-        print_json({"plan": place.plan, "report": place.report, "arms": counts, "blind": blinded, "seed": drawn.seed})
+        about = {"plan": place.plan, "report": place.report, "arms": counts, "blind": blinded, "seed": drawn.seed}
+        print_json({**about, "random": len(drawn.random), "answer": plain(answer)})
         return
     print_table(f"Review of site {audit.site}", ("arm", "samples", "of"), arms)
     stdout.print(f"{len(drawn.items)} samples, {blinded} of them without a proposal", highlight=False)
+    if answer is not None:
+        stdout.print(answer.words, highlight=False, soft_wrap=True)
+        if answer.answer != OPEN:
+            return
     stdout.print(f"review them in {place.report}, or with the files in {place.review}", highlight=False, soft_wrap=True)
 
 
@@ -96,10 +116,10 @@ def import_verdicts(
     json: bool = JSON,
 ) -> None:
     """Take verdicts over into the ledger; what was imported before is not taken twice."""
-    from fedsift.core.numbers import plural
+    from fedsift.core.numbers import plain, plural
     from fedsift.label_audit.ledger import LabelLedger, LedgerEntry, LedgerNote, effective
     from fedsift.label_audit.verdicts import from_entries, notes, read_verdicts, superseded
-    from fedsift.label_audit.writing import open_site
+    from fedsift.label_audit.writing import enter_decision, open_site
 
     place, audit = open_site(folder)
     said = [one for file in files for one in read_verdicts(file, audit, reader, adjudicate)]
@@ -111,12 +131,16 @@ def import_verdicts(
         older = superseded(said, known)
         return notes(said, audit, known)
 
-    fresh = LabelLedger(place.ledger).append(new, ", ".join(sorted({one.reader for one in said})) or "nobody")
+    who = ", ".join(sorted({one.reader for one in said})) or "nobody"
+    fresh = LabelLedger(place.ledger).append(new, who)
+    answer, _ = enter_decision(place, audit, who)
     if json:
-        print_json({"verdicts": len(said), "new": len(fresh), "superseded": older})
+        print_json({"verdicts": len(said), "new": len(fresh), "superseded": older, "answer": plain(answer)})
         return
     since = f"; {older:,} older than what the same reader said since, which counts" if older else ""
     say(f"{plural(len(said), 'verdict')}, {len(fresh):,} of them new{since}")
+    if answer is not None and answer.labels:
+        say(answer.words)
 
 
 def show_status(
@@ -157,9 +181,10 @@ def recalibrate_site(
     from fedsift.label_audit.ledger import LabelLedger
     from fedsift.label_audit.recalibration import recalibrate
     from fedsift.label_audit.verdicts import verdicts_on
-    from fedsift.label_audit.writing import open_site, stored_thumbnails, write_site
+    from fedsift.label_audit.writing import enter_decision, open_site, stored_thumbnails, write_site
 
     place, audit = open_site(folder)
+    _, audit = enter_decision(place, audit, "fedsift review recalibrate")
     verdicts = verdicts_on(audit, LabelLedger(place.ledger).entries())
     drawn = current_plan(place.plan, audit)
     after, learnt = recalibrate(audit, drawn, verdicts, reader_error)
@@ -213,7 +238,13 @@ def _print_status(found: ReviewStatus) -> None:
         rows,
     )
     since = f"; recalibrated since, it has {found.listed_now:,}" if found.recalibrated else ""
+    answer = found.answer
     lines = [
+        f"wrong labels of the site: {_share(answer.share.share, answer.share.low, answer.share.high)}, by "
+        f"{plural(answer.verdicts, 'verdict')} on {plural(answer.labels, 'label')} of a random sample"
+        if answer.labels
+        else "wrong labels of the site: not known yet: nobody has read the first of the random sample",
+        f"answer: {answer.words}",
         f"the list: the audit's own, {plural(found.list_drawn_from, 'sample')}, from which the queue was drawn{since}",
         f"precision of the list: {_share(found.precision.share, found.precision.low, found.precision.high)}",
         f"share of wrong labels missed: {_share(found.missed.share, found.missed.low, found.missed.high)}",
@@ -227,6 +258,8 @@ def _print_status(found: ReviewStatus) -> None:
         f"{pair.first} and {pair.second} agree on {pair.agreed} of {pair.samples} (kappa {_number(pair.kappa)})"
         for pair in found.agreement
     ]
+    if answer.read_again and answer.answer == "open":
+        lines.append(f"to be read by another reader: {_few(answer.read_again)}")
     if found.to_adjudicate:
         lines.append(f"to adjudicate: {_few(found.to_adjudicate)}")
     if found.outside_plan:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from fedsift.core.errors import DataError
 from fedsift.core.files import write_private
 from fedsift.core.numbers import plain
+from fedsift.core.process import file_lock
 from fedsift.core.text import csv_text, visible
 from fedsift.core.version import __version__
 from fedsift.drawing import page_style
@@ -46,6 +48,7 @@ COLUMNS = (
     "rate_high",
     "wrong_labels",
     "false_alarm_rate",
+    "review",
     "min_count",
 )
 ROW = 24.0
@@ -87,7 +90,9 @@ def consortium_csv(rows: Sequence[SiteRow]) -> str:
     for row in rows:
         rate, found = row.rate, row.finding
         shares = ["", "", ""] if rate is None else [number(x) for x in (rate.estimate, rate.low, rate.high)]
-        answer = ["", ""] if found is None else [str(found.wrong_labels), f"{found.false_alarm_rate:g}"]
+        answer = ["", "", ""]
+        if found is not None:
+            answer = [str(found.wrong_labels), f"{found.false_alarm_rate:g}", found.review]
         counts = ["" if count is None else count for count in (row.samples, row.flagged)]
         lines.append([row.site, *counts, *shares, *answer, row.min_count])
     return csv_text(COLUMNS, lines)
@@ -237,6 +242,42 @@ def write_consortium(out: Path, rows: Sequence[SiteRow]) -> list[Path]:
     ]
 
 
+def with_review(row: SiteRow, review: str) -> SiteRow:
+    """The row of a site whose review decided: the answer, and that the interval begins at zero or does not."""
+    if not review or row.finding is None or row.finding.review == review:
+        return row
+    finding = row.finding.settled(review)
+    rate = row.rate
+    if rate is not None and finding.stated:
+        rate = rate.at_stated_rate(finding.wrong_labels, row.samples or 1)
+    return replace(row, finding=finding, rate=rate)
+
+
+def release_review(out: Path, site: str, review: str) -> list[Path]:
+    """What a review decided, in the consortium's files where they lie beside the site's (an audit on one machine)."""
+    if not (out / ROWS).is_file():
+        return []
+    with file_lock(out / f".{ROWS}.lock"):
+        rows = [_row(line) for line in json.loads((out / ROWS).read_text("utf-8"))]
+        return write_consortium(out, [with_review(row, review) if row.site == site else row for row in rows])
+
+
+def _row(line: dict[str, Any]) -> SiteRow:
+    """A row as `consortium.json` has it; an estimate that is withheld is None there."""
+    rate, finding, counts = line["rate"], line["finding"], line["agreement"]
+    if rate is not None and rate["estimate"] is None:
+        rate = {**rate, "estimate": math.nan}
+    cells = tuple(tuple(row) for row in counts["cells"])
+    agreement = CensoredCounts(cells, tuple(counts["remainders"]), counts["remainder"], counts["lumped_by"])
+    made = {
+        "rate": None if rate is None else WrongShare(**rate),
+        "finding": None if finding is None else AuditFinding(**finding),
+        "classes": tuple(line["classes"]),
+        "agreement": agreement,
+    }
+    return SiteRow(**{**line, **made})
+
+
 def remove_consortium(out: Path) -> None:
     """For an audit that releases nothing, where an earlier one did."""
     for name in (PAGE, TABLE, ROWS):
@@ -311,7 +352,11 @@ class SiteRow:
 
 
 def release(audit: SiteAudit, min_count: int | None = None) -> SiteRow:
-    """The row that a site hands out, with its own minimum count."""
+    """The row that a site hands out, with its own minimum count: what the models alone said, and of people's verdicts
+    what they decided and nothing else, as the difference of two releases would tell what a few verdicts changed."""
+    review, audit = audit.finding.review, audit.as_made
+    if review:
+        audit = replace(audit, finding=audit.finding.settled(review))
     least = audit.min_count if min_count is None else min_count
     train = ~audit.is_test
     samples, flagged = int(train.sum()), int(audit.flagged[train].sum())

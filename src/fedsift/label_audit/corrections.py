@@ -21,6 +21,7 @@ from fedsift.data.truth_ledger import TruthLedger as Truth
 from fedsift.detection.label_thresholds import APPLY
 from fedsift.label_audit.ledger import (
     CHANGE,
+    DECISION,
     UNDO,
     ForgottenEntry,
     LabelLedger,
@@ -30,7 +31,7 @@ from fedsift.label_audit.ledger import (
     effective,
 )
 from fedsift.label_audit.original_table import LabelCorrection, corrected_path, rendered
-from fedsift.label_audit.review import ReviewPlan, read_plan, settle
+from fedsift.label_audit.review import read_plan, settle, standing
 from fedsift.label_audit.site_audit import LabelOrigin, SiteAudit, load, to_bytes
 from fedsift.label_audit.site_files import SiteFolder
 from fedsift.label_audit.verdicts import ReviewVerdict, from_entries
@@ -295,6 +296,8 @@ def forget(folder: SiteFolder, audit: SiteAudit, name: str, *, who: str) -> tupl
         rest = audit.without({name})
         files = _rewrite(folder, audit, rest, name)
     ledger.forget(name, who, {"models": sorted(models)})
+    if (decision := standing(audit, entries)) is not None and decision.body is not None:  # it holds for the rest
+        ledger.append([LedgerNote(DECISION, {**decision.body, "labels": rest.labels_digest()})], who)
     if rest.origin is not None and corrected_path(rest.origin).is_file():
         table, _ = write_state(folder, rest, rest.origin, ledger.entries(), None)
         files.append(str(table))
@@ -325,14 +328,7 @@ def _rewrite(folder: SiteFolder, audit: SiteAudit, rest: SiteAudit, name: str) -
         sizes[gone] -= 1
     elif audit.split[audit.row_of[name]] == "train":
         sizes["flagged" if audit.as_made.flagged[audit.row_of[name]] else "unflagged"] -= 1
-    shorter = ReviewPlan(
-        plan.site,
-        rest.as_made.fingerprint(),
-        plan.seed,
-        plan.blind,
-        sizes,
-        tuple(item for item in plan.items if item.id != name),
-    )
+    shorter = replace(plan.without(name), fingerprint=rest.as_made.fingerprint(), sizes=sizes)
     write_private(folder.findings, to_bytes(rest))
     keep_thumbnails(folder, rest, shorter, pictures)
     write_tables(folder, rest)

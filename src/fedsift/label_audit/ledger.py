@@ -1,4 +1,4 @@
-"""`ledger.jsonl`: every finding, verdict and change of a label, a line each, chained by hashes.
+"""`ledger.jsonl`: every finding, verdict, change of a label and decision of a review, a line each, chained by hashes.
 
     body_hash_n = H(salt_n, body_n)          hash_n = H(n, when_n, who_n, kind_n, body_hash_n, hash_{n-1})
 
@@ -28,8 +28,8 @@ from fedsift.core.process import file_lock
 from fedsift.label_audit.site_files import PRIVATE_FILE
 
 START = "0" * 64
-FINDING, VERDICT, CHANGE, UNDO, FORGET = "finding", "verdict", "change", "undo", "forget"
-KINDS = (FINDING, VERDICT, CHANGE, UNDO, FORGET)
+FINDING, VERDICT, DECISION, CHANGE, UNDO, FORGET = "finding", "verdict", "decision", "change", "undo", "forget"
+KINDS = (FINDING, VERDICT, DECISION, CHANGE, UNDO, FORGET)
 
 
 class LedgerError(RunError):
@@ -116,10 +116,13 @@ class LabelLedger:
         ]
 
     def forget(self, name: str, who: str, details: Mapping[str, Any]) -> LedgerEntry:
-        """Delete the bodies of a sample's entries and leave a tombstone that names their numbers only."""
+        """Delete the bodies of a sample's entries and leave a tombstone that names their numbers only.
+
+        Decisions go as well, since they hold a digest of all names: who calls this writes again those that stand.
+        """
         with self._locked():
             entries = self._sound()
-            numbers = [entry.n for entry in entries if entry.id == name]
+            numbers = [entry.n for entry in entries if entry.id == name or entry.kind == DECISION]
             salt = secrets.token_hex(16)
             body = {**details, "entries": numbers, "salt": salt, "mark": _mark(salt, name)}
             [tombstone] = self._chain(entries, [LedgerNote(FORGET, body)], who)

@@ -33,6 +33,7 @@ from fedsift.drawing.svg import (
     tag,
     text_width,
 )
+from fedsift.formulas.intervals import MOST_READER_ERROR
 from fedsift.label_audit.exports import data_uri
 from fedsift.label_audit.label_table import of_split
 from fedsift.label_audit.review import ReviewPlan
@@ -305,6 +306,8 @@ def headline(audit: SiteAudit) -> str:
     n = int((~audit.is_test).sum()) * audit.asked
     if n == 0:
         return "No training labels were audited"
+    if audit.finding.review:
+        return f"{audit.finding.review.capitalize()}: {audit.finding.bound} of {count(n, 'label')} are wrong"
     if not audit.finding.stated:
         samples, listed = int((~audit.is_test).sum()), int(audit.flagged[~audit.is_test].sum())
         return f"{listed:,} of {count(samples, 'sample')} {'is' if listed == 1 else 'are'} on the list"
@@ -379,6 +382,12 @@ def _of_the_list(proposals: int, flagged: int) -> str:
 
 def lead(audit: SiteAudit) -> str:
     rate = f"{100 * audit.finding.false_alarm_rate:g}\u00a0%"
+    if audit.finding.review:
+        return (
+            "People read a random sample of the site's labels, and that decided, whatever the model says. It is wrong "
+            "in at most 5\u00a0% of sites, however often one looks, if readers err on their own and in at most "
+            f"{100 * MOST_READER_ERROR:g}\u00a0%. The figures below are the model's."
+        )
     if not audit.finding.stated:
         return "By a method's own evidence, at no stated rate of false alarms. Reviewing the queue shows more."
     if audit.finding.wrong_labels:
@@ -386,7 +395,7 @@ def lead(audit: SiteAudit) -> str:
     if audit.finding.answer(audit.rate) == UNCLEAR:
         return (
             "The model disagrees with many labels, and the labels may be right all the same: the pictures may be hard "
-            "for it, or it saw too few to be trusted. Review a random sample: `fedsift review plan`."
+            "for it, or it saw too few to be trusted. Review a random sample: `fedsift review plan --until-decided`."
         )
     return f"Said at a false-alarm rate of {rate}. Reviewing the queue shows more."
 

@@ -14,8 +14,8 @@ from fedsift.core.errors import DataError
 from fedsift.detection.label_rates import rate_of
 from fedsift.label_audit.multilabel import NEGLIGIBLE_FINDINGS
 from fedsift.label_audit.results import agreement_of, entries_of
-from fedsift.label_audit.review import ReviewPlan, known_labels, outcomes, settle
-from fedsift.label_audit.site_audit import AuditFinding, SiteAudit, WrongShare
+from fedsift.label_audit.review import ReviewPlan, decided, known_labels, outcomes, settle
+from fedsift.label_audit.site_audit import CONVICTED, OPEN, AuditFinding, SiteAudit, WrongShare
 from fedsift.label_audit.verdicts import ReviewVerdict
 
 # What people's verdicts change: probabilities recalibrated as a monotone function of the score, known
@@ -180,8 +180,10 @@ def recalibrate(
     The order of the samples that nobody looked at stays as it was. A settled sample is on the list exactly where people
     found its label wrong, with the label that they named; its probability also counts that readers are mistaken at
     times: once for a reader, twice for two who agree or an adjudication. Rate, finding and agreement follow from the
-    new probabilities as the audit's own did from its.
+    new probabilities as the audit's own did from its; whether there are wrong labels is what the review decided
+    (`review.decided`), and the audit's own answer while that is open.
     """
+    answer = decided(audit, plan, verdicts).answer
     audit = audit.as_made
     rows, wrong, weights = outcomes(audit, plan, verdicts)
     if not len(rows) and not known_labels(audit, verdicts):
@@ -203,8 +205,8 @@ def recalibrate(
         settled[k] = not np.array_equal(label, audit.given[k])
         probability[k], doubt[k] = _settled(audit, k, probability[k], label, readers[sample], error)
         proposed[k], reason[k] = label, SETTLED
-    found = any(wrong and doubt[k] > LISTED and not audit.is_test[k] for k, wrong in settled.items())
-    rate, finding = _recalibrated_finding(audit, probability, doubt, found)
+    own = audit.finding if answer == OPEN else audit.finding.settled(answer)
+    rate, finding = _recalibrated_finding(audit, probability, doubt, own)
     flagged = audit.flagged & (doubt > LISTED) & finding.wrong_labels
     flagged[list(settled)] = list(settled.values())
     after = replace(
@@ -231,19 +233,20 @@ def _words(samples: int) -> str:
 
 
 def _recalibrated_finding(
-    audit: SiteAudit, probability: NDArray[np.float64], doubt: NDArray[np.float64], found: bool
+    audit: SiteAudit, probability: NDArray[np.float64], doubt: NDArray[np.float64], own: AuditFinding
 ) -> tuple[WrongShare, AuditFinding]:
     """The share of wrong labels and whether there is evidence of any, by the audit's own rules.
 
-    found: whether people found a wrong label, which is evidence itself. Where neither they nor the audit did, none is
-    reported. An audit that claims no interval (ranks are no probabilities) gets none by a few verdicts either.
+    own: the audit's finding, as people settled it where they did: that stays. An open one keeps its evidence only if
+    the new probabilities have it, too, and gets none by them. An audit that claims no interval (ranks are no
+    probabilities) gets none by a few verdicts either.
     """
     train = ~audit.is_test
     columns = [doubt[train]]
     if audit.multilabel:
         judged = [own[train] for own in probability.T if not np.isnan(own).all()]
         columns = [np.nan_to_num(own) for own in judged] or [np.zeros(0)]
-    surely = float(found or audit.finding.wrong_labels)
+    surely = float(own.wrong_labels)
     rates = [rate_of(own, surely=surely) for own in columns]
     labels = max(sum(own.samples for own in rates), 1)
     low, high = (min(sum(ends) / labels, 1.0) for ends in zip(*((own.low, own.high) for own in rates)))
@@ -251,11 +254,11 @@ def _recalibrated_finding(
     if audit.multilabel:
         evidence = rate_of(np.concatenate(columns), negligible=NEGLIGIBLE_FINDINGS, surely=surely).evidence
     share = min(sum(own.wrong for own in rates) / labels, 1.0)
-    if not audit.finding.stated:
-        evidence = audit.finding.wrong_labels or found
-        return replace(audit.rate, estimate=share, low=0.0, high=1.0), replace(audit.finding, wrong_labels=evidence)
-    rate = replace(audit.rate, estimate=share, low=low, high=high).at_stated_rate(evidence or found, labels)
-    return rate, replace(audit.finding, wrong_labels=evidence or found)
+    if not own.stated:
+        return replace(audit.rate, estimate=share, low=0.0, high=1.0), own
+    evidence = evidence or own.review == CONVICTED
+    rate = replace(audit.rate, estimate=share, low=low, high=high).at_stated_rate(evidence, labels)
+    return rate, replace(own, wrong_labels=evidence)
 
 
 def _agreement(audit: SiteAudit, probability: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -1,7 +1,9 @@
-"""Review of labels by people: draws the queue before anybody looks, and evaluates the verdicts.
+"""Review of labels by people: draws the queue before anybody looks, evaluates the verdicts, and decides by them.
 
 Three arms: the most suspicious find errors fastest; a random part of the other flagged samples gives the precision of
-the whole list; a random part of the unflagged ones gives the share that the list misses.
+the whole list; a random part of the unflagged ones gives the share that the list misses. Both random parts follow one
+random order of all the site's training samples. The longest beginning of that order that lies in the queue is a random
+sample of the site: its verdicts, and no others, decide whether the site has wrong labels (`decided`).
 """
 
 from __future__ import annotations
@@ -10,8 +12,8 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from itertools import combinations
+from dataclasses import asdict, dataclass, replace
+from itertools import combinations, takewhile
 from pathlib import Path
 
 import numpy as np
@@ -22,21 +24,32 @@ from fedsift.core.randomness import derive, numpy_generator
 from fedsift.core.text import argument
 from fedsift.detection.label_thresholds import BLIND, WITHIN
 from fedsift.formulas.intervals import (
+    EVIDENCE,
+    MOST_READERS,
     CountedPart,
+    ExpectedEnd,
     ShareEstimate,
+    WrongShareRead,
     cohen_kappa,
     combined_share,
+    conviction,
+    expected_end,
     needed,
     share_missed,
-    wilson,
+    share_read,
+    withdrawal,
+    wrong_of_all,
 )
-from fedsift.label_audit.site_audit import SiteAudit
+from fedsift.label_audit.ledger import DECISION, LedgerEntry, LedgerNote, effective
+from fedsift.label_audit.site_audit import CONVICTED, OPEN, WITHDRAWN, SiteAudit
 from fedsift.label_audit.verdicts import CANNOT_TELL, ReviewVerdict
 
 WORST, FLAGGED, UNFLAGGED = "worst", "flagged", "unflagged"
 ARMS = (WORST, FLAGGED, UNFLAGGED)
 ARM_SIZE = 100
 """Samples an arm by default, as in the study of 300 X-rays that this design is taken from."""
+MOST_TO_DECIDE = 400
+"""Samples of a queue that is read until the answer is decided. What takes longer lies between the two answers."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +73,21 @@ class ReviewPlan:
     sizes: Mapping[str, int]
     """How many samples each arm was drawn from."""
     items: tuple[ReviewItem, ...]
+    random: tuple[str, ...]
+    """Of these, a random sample of all the site's training samples, in the order in which they count."""
+    until_decided: bool = False
+    """Whether the queue ends where the answer is decided."""
+
+    def stopped(self, verdicts: Iterable[ReviewVerdict]) -> ReviewPlan:
+        """Without the samples that nobody has looked at: what is decided needs no more."""
+        seen = {one.id for one in verdicts}
+        items = tuple(item for item in self.items if item.id in seen)
+        return replace(self, items=items, random=tuple(name for name in self.random if name in seen))
+
+    def without(self, name: str) -> ReviewPlan:
+        """Without a sample."""
+        items = tuple(item for item in self.items if item.id != name)
+        return replace(self, items=items, random=tuple(one for one in self.random if one != name))
 
     def arm_of(self) -> dict[str, str]:
         return {item.id: item.arm for item in self.items}
@@ -72,7 +100,7 @@ def read_plan(path: Path) -> ReviewPlan:
     try:
         stored = json.loads(path.read_text("utf-8"))
         items = tuple(ReviewItem(**item) for item in stored.pop("items"))
-        return ReviewPlan(items=items, **stored)
+        return ReviewPlan(items=items, random=tuple(stored.pop("random")), **stored)
     except FileNotFoundError:
         raise DataError(
             f"{path} is missing: draw a plan with `fedsift review plan {argument(path.parent.parent)}`"
@@ -87,14 +115,22 @@ def orders(audit: SiteAudit, seed: int) -> dict[str, list[int]]:
     worst: all flagged, worst first. flagged, unflagged: the same samples whatever the sizes, in a random order.
     Test samples are in no arm: cleaning them changes what is measured.
     """
-    train = ~audit.is_test
-    worst = [int(k) for k in audit.worst_first() if train[k] and audit.flagged[k]]
-    rest = [int(k) for k in np.argsort(np.array(audit.ids, object)) if train[k] and not audit.flagged[k]]
+    train, order = ~audit.is_test, random_order(audit, seed)
     return {
-        WORST: worst,
-        FLAGGED: [worst[k] for k in numpy_generator(seed, "review", FLAGGED).permutation(len(worst))],
-        UNFLAGGED: [rest[k] for k in numpy_generator(seed, "review", UNFLAGGED).permutation(len(rest))],
+        WORST: [int(k) for k in audit.worst_first() if train[k] and audit.flagged[k]],
+        FLAGGED: [k for k in order if audit.flagged[k]],
+        UNFLAGGED: [k for k in order if not audit.flagged[k]],
     }
+
+
+def random_order(audit: SiteAudit, seed: int) -> list[int]:
+    """Row numbers of all training samples in a random order.
+
+    It is another once labels have changed: those that were read may be corrected by then, so that the beginning of the
+    former order would be better than the rest.
+    """
+    rows = [int(k) for k in np.argsort(np.array(audit.ids, object), kind="stable") if not audit.is_test[k]]
+    return [rows[k] for k in numpy_generator(seed, "review", audit.labels_digest()).permutation(len(rows))]
 
 
 def draw_plan(
@@ -106,8 +142,12 @@ def draw_plan(
     blind: float = BLIND,
     seed: int | None = None,
     within: float | None = None,
+    until_decided: bool = False,
 ) -> ReviewPlan:
     """The queue. None: 100 an arm, or as many as the wanted precision (`within`, e.g. 0.05) needs.
+
+    until_decided: the beginning of the random order and nothing else, blind: readers have to err on their own, and who
+    is shown the same proposal does not.
 
     It is drawn from the list as the models made it: one that verdicts have moved holds what they found wrong, and the
     share wrong of its samples would say nothing of the others.
@@ -119,7 +159,13 @@ def draw_plan(
         if count is not None and count < 0:
             raise ConfigError(f"--{name} cannot be negative: {count}")
     seed = audit.seed if seed is None else seed
-    order = orders(audit, seed)
+    order, shuffled = orders(audit, seed), random_order(audit, seed)
+    if until_decided:
+        if (worst, flagged, unflagged, within) != (None,) * 4:
+            raise ConfigError("a queue that is read until decided is as long as that takes: leave the numbers out")
+        blind, first = 1.0, shuffled[:MOST_TO_DECIDE]
+        worst, flagged = 0, sum(bool(audit.flagged[k]) for k in first)
+        unflagged = len(first) - flagged
     top = order[WORST][: ARM_SIZE if worst is None else worst]
     at_top = set(top)
     others = [k for k in order[FLAGGED] if k not in at_top]
@@ -132,8 +178,12 @@ def draw_plan(
         ReviewItem(audit.ids[k], arm, _unit(seed, "blind", audit.ids[k]) < blind) for arm in ARMS for k in chosen[arm]
     ]
     items.sort(key=lambda item: _unit(seed, "queue", item.id))
+    drawn = {item.id: item for item in items}
+    random = tuple(takewhile(drawn.__contains__, (audit.ids[k] for k in shuffled)))
+    in_turn, sampled = iter(random), set(random)  # where the queue has one of the random part, the next one of it comes
+    queue = tuple(drawn[next(in_turn)] if item.id in sampled else item for item in items)
     sizes = {WORST: len(top), FLAGGED: len(others), UNFLAGGED: len(order[UNFLAGGED])}
-    return ReviewPlan(audit.site, audit.fingerprint(), seed, blind, sizes, tuple(items))
+    return ReviewPlan(audit.site, audit.fingerprint(), seed, blind, sizes, queue, random, until_decided)
 
 
 def _count(audit: SiteAudit, rows: Sequence[int], wanted: int | None, within: float | None) -> int:
@@ -190,7 +240,8 @@ def _said(one: ReviewVerdict) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class ReviewArm:
-    """One arm's counts; share, low, high: wrong among those that a reader could decide, with Wilson's interval."""
+    """One arm's counts; share, low, high: wrong among those that a reader could decide, as readers call it, with a
+    confidence sequence (`wrong_of_all`)."""
 
     name: str
     size: int
@@ -219,10 +270,106 @@ class ReaderAgreement:
 
 
 @dataclass(frozen=True)
+class ReviewAnswer:
+    """Whether the site has wrong labels, by the verdicts on its random sample; it may be looked at at any time."""
+
+    answer: str
+    """`CONVICTED`, `WITHDRAWN` or `OPEN`. What the ledger says already stands, whatever was read since."""
+    convicted: float
+    """The e-value against "at most 2 % are wrong"; 20 decides."""
+    withdrawn: float
+    """The e-value against "12 % or more are wrong"."""
+    labels: int
+    """Labels of the random order that were read and could be decided, up to the first that nobody has read."""
+    verdicts: int
+    """Readings of them."""
+    planned: int
+    """Labels of the random order in the queue."""
+    share: WrongShareRead
+    """Wrong labels of the site, readers' mistakes taken into account."""
+    read_again: tuple[str, ...]
+    """Labels that everybody called wrong so far, fewer than three: another reader tells more than another label."""
+    expected: ExpectedEnd | None
+    """What is left to read at the present rate; None where it is decided, or where no plan of this site would do."""
+
+    @property
+    def words(self) -> str:
+        """What to do next."""
+        if self.answer != OPEN:
+            return f"{self.answer}: nothing more is to be read for this answer"
+        if self.expected is None:
+            return "open: at the present rate no further reading would decide; the share lies between the two answers"
+        aim = "convict" if self.expected.convicted else "clear"
+        again = f", {len(self.read_again)} of them by another reader" if self.read_again else ""
+        return f"open: read {self.expected.verdicts:,} more to {aim} this site, at the present rate{again}"
+
+
+def decided(audit: SiteAudit, plan: ReviewPlan, verdicts: Sequence[ReviewVerdict]) -> ReviewAnswer:
+    """The answer by the random part of the queue, taken in its order up to the first sample that nobody has read.
+
+    Verdicts beyond it, and on samples that were chosen, do not enter: who picks what to read picks the share. Each
+    reader counts once a label, an adjudicator as another; "cannot tell" counts for nothing.
+    """
+    said: dict[str, dict[str, bool | None]] = {}
+    for one in verdicts:
+        said.setdefault(one.id, {})[one.reader] = one.wrong
+    counts: Counter[tuple[int, int]] = Counter()
+    again = []
+    for name in takewhile(said.__contains__, plan.random):
+        told = [wrong for wrong in said[name].values() if wrong is not None]
+        if told:
+            counts[sum(told), len(told)] += 1
+            if all(told) and len(told) < MOST_READERS:
+                again.append(name)
+    readings: dict[tuple[int, int], float] = dict(counts)
+    logs = {CONVICTED: conviction(readings), WITHDRAWN: withdrawal(readings)}
+    reached = [name for name, log_e in logs.items() if log_e >= math.log(EVIDENCE)]
+    answer = audit.finding.review or (reached[0] if reached else OPEN)
+    labels = sum(counts.values())
+    left = max(min(int((~audit.is_test).sum()), MOST_TO_DECIDE) - labels, 0)
+    return ReviewAnswer(
+        answer=answer,
+        convicted=_e_value(logs[CONVICTED]),
+        withdrawn=_e_value(logs[WITHDRAWN]),
+        labels=labels,
+        verdicts=sum(n * count for (_, n), count in counts.items()),
+        planned=len(plan.random),
+        share=share_read(readings),
+        read_again=tuple(again),
+        expected=expected_end(readings, left) if answer == OPEN else None,
+    )
+
+
+def _e_value(log_e: float) -> float:
+    return math.exp(min(log_e, 700.0))
+
+
+def decision_note(audit: SiteAudit, found: ReviewAnswer) -> LedgerNote:
+    """The ledger's entry of an answer, for the labels that the site has now."""
+    body = {
+        "answer": found.answer,
+        "labels": audit.labels_digest(),
+        "read": found.labels,
+        "verdicts": found.verdicts,
+        "share": asdict(found.share),
+    }
+    return LedgerNote(DECISION, body)
+
+
+def standing(audit: SiteAudit, entries: Sequence[LedgerEntry]) -> LedgerEntry | None:
+    """The first decision on the labels as they are: later verdicts do not change it, changed labels end it."""
+    now = audit.labels_digest()
+    held = effective(entries, (DECISION,))
+    return next((entry for entry in held if entry.body is not None and entry.body["labels"] == now), None)
+
+
+@dataclass(frozen=True)
 class ReviewStatus:
     """What the verdicts say so far."""
 
     site: str
+    answer: ReviewAnswer
+    """Whether the site has wrong labels."""
     list_drawn_from: int
     """Training samples on the list that the plan was drawn from, the audit's own: all shares here are of it."""
     listed_now: int
@@ -261,6 +408,7 @@ def status(
         readers[key[1]] = readers.get(key[1], 0) + 1
     return ReviewStatus(
         site=audit.site,
+        answer=decided(audit, plan, verdicts),
         list_drawn_from=plan.sizes[WORST] + plan.sizes[FLAGGED],
         listed_now=int((audit.flagged & ~audit.is_test).sum()),
         recalibrated=audit.before is not None,
@@ -282,7 +430,7 @@ def _arm(name: str, plan: ReviewPlan, final: Mapping[str, ReviewVerdict]) -> Rev
     ids = [item.id for item in plan.items if item.arm == name]
     verdicts = [final[k].wrong for k in ids if k in final]
     wrong, reviewed = sum(w is True for w in verdicts), sum(w is not None for w in verdicts)
-    low, high = wilson(wrong, reviewed)
+    low, high = wrong_of_all(wrong, reviewed, plan.sizes[name] - (len(verdicts) - reviewed))
     return ReviewArm(
         name,
         plan.sizes[name],

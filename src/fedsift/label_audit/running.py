@@ -28,7 +28,7 @@ from fedsift.data.dataset import Dataset, FederatedDataset
 from fedsift.detection.label_thresholds import APPLY
 from fedsift.formulas.metrics import correction, roc_area
 from fedsift.formulas.small_counts import MIN_COUNT
-from fedsift.label_audit.consortium import remove_consortium, write_consortium
+from fedsift.label_audit.consortium import remove_consortium, with_review, write_consortium
 from fedsift.label_audit.method import LabelAudit
 from fedsift.label_audit.original_table import origin_of
 from fedsift.label_audit.page import row_cards
@@ -222,7 +222,7 @@ def _written(
         rows = site_rows(federated, site)[0]
         shown = array_thumbnails(pictures[rows]) or row_cards(study.source, rows)
         folders[site], judged[site] = write_again(out, own, shown, report)
-    _write_consortium(folder, federated, out, evidence)
+    _write_consortium(folder, federated, out, evidence, judged)
     summary = _summary(study, federated, judged)
     write_private(out / "summary.json", json.dumps(plain(summary), indent=2) + "\n")
     return Audit(out, judged, folders, summary)
@@ -259,14 +259,17 @@ def state_of(folder: RunFolder) -> Any:
     return codec.decoded(point.state, folder.checkpoint_file).state
 
 
-def _write_consortium(folder: RunFolder, federated: FederatedDataset, out: Path, evidence: SampleEvidence) -> None:
+def _write_consortium(
+    folder: RunFolder, federated: FederatedDataset, out: Path, evidence: SampleEvidence, judged: Mapping[str, SiteAudit]
+) -> None:
     audited = next((row["audited"] for row in reversed(folder.rounds()) if row.get("audited")), None)
     if audited is None:  # no site released anything, so a page that is there is of something else
         remove_consortium(out)
         return
     data: Dataset = federated.dataset
     samples = {site: len(rows) for site, rows in federated.rows.items()}
-    write_consortium(out, consortium_rows(audited, samples, data.classes, data.multilabel, evidence.method, MIN_COUNT))
+    rows = consortium_rows(audited, samples, data.classes, data.multilabel, evidence.method, MIN_COUNT)
+    write_consortium(out, [with_review(row, judged[row.site].finding.review) for row in rows])
 
 
 def _summary(study: Study, federated: FederatedDataset, judged: Mapping[str, SiteAudit]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from fedsift.core.errors import ConfigError, DataError
 from fedsift.detection.label_rates import NEGLIGIBLE
+from fedsift.formulas.intervals import ALLOWED, CLEARED
 
 Thumbnails = Callable[[int], bytes | None]
 """The picture of sample i as PNG, JPEG, GIF or WebP bytes, or None where there is none to show."""
@@ -27,6 +28,8 @@ Thumbnails = Callable[[int], bytes | None]
 TRAIN, TEST = "train", "test"
 WRONG, UNCLEAR, NOTHING = "wrong labels", "cannot be told", "no evidence"
 """The three answers to "are there wrong labels here?"."""
+CONVICTED, WITHDRAWN, OPEN = "convicted by review", "withdrawn by review", "open"
+"""What people's verdicts on a random sample say to that (`formulas.intervals`); the first two overrule the audit."""
 MIN_COUNT = 10
 """Counts below this leave a site in a lump only, unless the site sets another minimum."""
 
@@ -60,19 +63,34 @@ class AuditFinding:
     """False: no evidence of wrong labels."""
     false_alarm_rate: float
     """How often a site without wrong labels is reported to have some."""
+    review: str = ""
+    """`CONVICTED` or `WITHDRAWN`, where people have settled it."""
+
+    def settled(self, review: str) -> AuditFinding:
+        """As people settled it."""
+        return replace(self, wrong_labels=review == CONVICTED, review=review)
 
     @property
     def stated(self) -> bool:
         """Whether a rate of false alarms, and with it an interval, is claimed: a method's own list claims neither."""
         return self.false_alarm_rate < 1
 
+    @property
+    def bound(self) -> str:
+        """What the review has shown of the site's share of wrong labels."""
+        more = self.review == CONVICTED
+        return f"more than {100 * ALLOWED:g}\u00a0%" if more else f"fewer than {100 * CLEARED:g}\u00a0%"
+
     def answer(self, share: WrongShare) -> str:
         """`WRONG`, `UNCLEAR` or `NOTHING`; share: of the site's labels that are probably wrong."""
-        if self.wrong_labels:
-            return WRONG
+        if self.wrong_labels or self.review:
+            return WRONG if self.wrong_labels else NOTHING
         return UNCLEAR if share.estimate > NEGLIGIBLE else NOTHING
 
     def words(self, share: WrongShare) -> str:
+        if self.review:
+            sure = "error at most 5\u00a0%, if readers are mistaken on their own"
+            return f"{self.review}: {self.bound} of the labels are wrong ({sure})"
         if not self.stated:
             return f"{'labels' if self.wrong_labels else 'no labels'} on a list, at no stated rate of false alarms"
         rate = f"at a false-alarm rate of {100 * self.false_alarm_rate:g}\u00a0%"
@@ -288,6 +306,12 @@ class SiteAudit:
     def issues(self) -> Issues:
         """The training samples on the list, worst first."""
         return issues(self)
+
+    def labels_digest(self) -> str:
+        """Changes with the training samples and their given labels alone, in any order."""
+        rows = [k for k in np.argsort(np.array(self.ids, object), kind="stable") if not self.is_test[k]]
+        named = [(self.ids[k], self.names(self.given, int(k))) for k in rows]
+        return hashlib.sha256(json.dumps([self.site, named]).encode()).hexdigest()[:16]
 
     def fingerprint(self) -> str:
         """Tells audits apart: a digest of ids, given and proposed labels."""

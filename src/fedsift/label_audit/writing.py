@@ -20,7 +20,7 @@ from fedsift.core.numbers import plain
 from fedsift.core.text import argument
 from fedsift.detection.label_thresholds import BLIND
 from fedsift.label_audit import label_table as table
-from fedsift.label_audit.consortium import release
+from fedsift.label_audit.consortium import release, release_review
 from fedsift.label_audit.exports import write_review
 from fedsift.label_audit.ledger import FINDING, ForgottenEntry, LabelLedger, LedgerEntry, LedgerNote
 from fedsift.label_audit.page import render, shown_rows
@@ -31,13 +31,17 @@ from fedsift.label_audit.review import (
     FLAGGED,
     UNFLAGGED,
     WORST,
+    ReviewAnswer,
     ReviewPlan,
+    decided,
+    decision_note,
     draw_plan,
     known_labels,
     orders,
     read_plan,
+    standing,
 )
-from fedsift.label_audit.site_audit import SiteAudit, Thumbnails, load, to_bytes
+from fedsift.label_audit.site_audit import OPEN, SiteAudit, Thumbnails, load, to_bytes
 from fedsift.label_audit.site_files import SiteFolder, make_private
 from fedsift.label_audit.verdicts import ReviewVerdict, verdicts_on
 
@@ -63,9 +67,11 @@ def write_site(
     make_private(folder.path.parent)
     make_private(folder.path)
     ledger = LabelLedger(folder.ledger)
-    gone = ForgottenEntry(ledger.entries())
+    entries = ledger.entries()
+    gone = ForgottenEntry(entries)
     if len(gone):
         audit = audit.without(gone)
+    audit = as_decided(audit, entries)
     chosen = plan or _kept_plan(folder, audit) or draw_plan(audit)
     write_private(folder.findings, to_bytes(audit))
     keep_thumbnails(folder, audit, chosen, thumbnails)
@@ -85,8 +91,7 @@ def write_tables(folder: SiteFolder, audit: SiteAudit) -> None:
     lines, last = LabelLedger(folder.ledger).head()
     anchored = {**summary(audit), "ledger": {"lines": lines, "hash": last}}
     write_private(folder.summary, json.dumps(plain(anchored), indent=2) + "\n")
-    # What was released stays so: the difference of two releases would disclose what a few verdicts changed.
-    write_private(folder.release, json.dumps(plain(release(audit.as_made)), indent=2) + "\n")
+    write_private(folder.release, json.dumps(plain(release(audit)), indent=2) + "\n")
 
 
 def write_queue(folder: SiteFolder, audit: SiteAudit, plan: ReviewPlan, prefix: str = "") -> list[Path]:
@@ -123,6 +128,38 @@ def open_site(path: Path) -> tuple[SiteFolder, SiteAudit]:
     """A site's folder and the audit in it."""
     folder = SiteFolder.open(path)
     return folder, load(folder.findings)
+
+
+def as_decided(audit: SiteAudit, entries: Sequence[LedgerEntry]) -> SiteAudit:
+    """The audit with the answer that a review gave on these labels, if one did."""
+    decision = standing(audit, entries)
+    if decision is None or decision.body is None:
+        return audit
+    return replace(audit, finding=audit.finding.settled(str(decision.body["answer"])))
+
+
+def enter_decision(folder: SiteFolder, audit: SiteAudit, who: str) -> tuple[ReviewAnswer | None, SiteAudit]:
+    """What the verdicts of the ledger say by now; None without a plan. Decided for the first time, it is entered in the
+    ledger, the site's files and the consortium's table, and a queue that was read until then ends."""
+    plan = _kept_plan(folder, audit)
+    if plan is None:
+        return None, audit
+    drawn, found = plan, list[ReviewAnswer]()
+
+    def notes(entries: list[LedgerEntry]) -> list[LedgerNote]:
+        found.append(decided(as_decided(audit, entries), drawn, verdicts_on(audit, entries)))
+        done = found[0].answer == OPEN or standing(audit, entries) is not None
+        return [] if done else [decision_note(audit, found[0])]
+
+    ledger = LabelLedger(folder.ledger)
+    if ledger.append(notes, who):
+        entries = ledger.entries()
+        if plan.until_decided:
+            plan = plan.stopped(verdicts_on(audit, entries))
+        audit, out = as_decided(audit, entries), folder.path.parent.parent
+        write_site(out, audit, stored_thumbnails(folder, audit), plan=plan)
+        release_review(out, audit.site, audit.finding.review)
+    return found[0], audit
 
 
 def _kept_plan(folder: SiteFolder, audit: SiteAudit) -> ReviewPlan | None:
@@ -253,7 +290,12 @@ def _planned(folder: SiteFolder, audit: SiteAudit, report: Callable[[str], None]
     if kept.fingerprint == now:
         return kept
     lengths = _lengths(kept)
-    if not worked and lengths == [None] * 3 and (kept.blind, kept.seed) == (BLIND, audit.seed):
+    if (
+        not worked
+        and lengths == [None] * 3
+        and not kept.until_decided
+        and (kept.blind, kept.seed) == (BLIND, audit.seed)
+    ):
         return draw_plan(audit)
     if _stands(kept, folder, audit):
         report(
@@ -261,7 +303,8 @@ def _planned(folder: SiteFolder, audit: SiteAudit, report: Callable[[str], None]
             f"`fedsift review plan {argument(folder.path)}` draws one from this"
         )
         return replace(kept, fingerprint=now)
-    drawn = draw_plan(audit, *lengths, blind=kept.blind, seed=kept.seed)
+    lengths = [None] * 3 if kept.until_decided else lengths
+    drawn = draw_plan(audit, *lengths, blind=kept.blind, seed=kept.seed, until_decided=kept.until_decided)
     report(f"site '{audit.site}': samples of the review queue are gone or have other labels: another is drawn")
     return drawn
 
