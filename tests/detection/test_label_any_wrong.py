@@ -46,11 +46,11 @@ def test_how_many_other_sites_are_noisy_has_no_say() -> None:
 def test_a_model_that_is_surer_than_right_needs_more_evidence() -> None:
     """At an exponent of 0.55 the margin is 0.0075 + 0.1 (0.95 - 0.55) = 0.0475 nats a sample."""
     start = LabelModel.start([1, 1])
-    assert margin_of(replace(start, calibrated=1.1)) == MARGIN == 0.0075
-    assert margin_of(replace(start, calibrated=0.55)) == pytest.approx(0.0475)
+    assert margin_of(replace(start, calibrated_at_best=1.1)) == MARGIN == 0.0075
+    assert margin_of(replace(start, calibrated_at_best=0.55)) == pytest.approx(0.0475)
     p, labels, _ = cloud(np.random.default_rng(3), [0.0] * 5 + [0.1], apart=4.0, samples=600)
     shared, _ = audit(p, labels)
-    sure = [fit_site(p[-1], labels[-1], replace(shared, calibrated=c)).surely_wrong for c in (1.0, 0.5, 0.1)]
+    sure = [fit_site(p[-1], labels[-1], replace(shared, calibrated_at_best=c)).surely_wrong for c in (1.0, 0.5, 0.1)]
     assert sure[0] > sure[1] > sure[2]
 
 

@@ -168,6 +168,8 @@ class LabelModel(WireFormat):
     """a: exponent of the probabilities."""
     calibrated: float = GRID[0]
     """a_0: the exponent at which p is calibrated on the given labels of all sites together."""
+    calibrated_at_best: float = 1.0
+    """Upper quartile over the sites of the exponent at which p is calibrated on their own given labels."""
     noisy_sites: float = 0.5
     """Share of the sites that have wrong labels at all."""
 

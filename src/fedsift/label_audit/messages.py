@@ -230,7 +230,12 @@ def shared_model(replies: Sequence[SecondReply], start: LabelModel) -> SharedMod
     nats = np.sum([reply.nats for reply in replies], axis=0)
     faithful = np.sum([reply.faithful for reply in replies], axis=0)
     samples = max(sum(reply.table.total for reply in replies), 1)
-    start = replace(start, calibrated=most_likely_exponent([faithful]))
+    at_best = [most_likely_exponent([reply.faithful]) for reply in replies if np.any(reply.faithful)]
+    start = replace(
+        start,
+        calibrated=most_likely_exponent([faithful]),
+        calibrated_at_best=float(np.quantile(at_best, 0.75)) if at_best else 1.0,
+    )
     gains = np.array([gain_of_wrong(reply.nats, reply.faithful, start) for reply in replies])
     counted = np.array([reply.table.total for reply in replies])
     start = replace(start, noisy_sites=noisy_share(gains, counted, start))
