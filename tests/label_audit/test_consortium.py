@@ -65,7 +65,7 @@ def test_no_sample_is_in_any_file(tmp_path: Path) -> None:
     text = "".join(file.read_text("utf-8") for file in files)
     assert "sample-0" not in text and "pictures/" not in text
     page = (tmp_path / "consortium.html").read_text("utf-8")
-    assert "<script" not in page and "Wrong labels at 3 of 3 sites" in page and "default-src 'none'" in page
+    assert "<script" not in page and "Evidence of wrong labels at 3 of 3 sites" in page and "default-src 'none'" in page
     assert len(json.loads((tmp_path / "consortium.json").read_text())) == 3
     names = {row["site"] for row in csv.DictReader((tmp_path / "consortium.csv").open())}
     assert f"'{HOSTILE[1]}" in names  # what looks like a formula is not one

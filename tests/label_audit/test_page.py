@@ -57,7 +57,7 @@ def test_the_headline_says_how_many_with_an_interval() -> None:
     assert f"{words} (between {round(n * rate.low)} and {round(n * rate.high)})" in rendered(audit)
     clean = make_audit([0, 1], [[0.9, 0.1], [0.1, 0.9]], classes=("a", "b"))
     assert "No evidence of wrong labels among 2 labels" in rendered(clean)
-    assert "false-alarm rate of 5" in rendered(clean)
+    assert "False alarms: at most 5" in rendered(clean)
     assert "No training labels were audited" in rendered(make_audit([], np.zeros((0, 2)), classes=("a", "b")))
 
 

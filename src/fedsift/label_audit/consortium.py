@@ -101,7 +101,7 @@ def consortium_csv(rows: Sequence[SiteRow]) -> str:
 def consortium_page(rows: Sequence[SiteRow]) -> str:
     """One file without script or network."""
     noisy = [row for row in rows if row.finding is not None and row.finding.wrong_labels]
-    title = f"Wrong labels at {len(noisy)} of {len(rows)} site{'' if len(rows) == 1 else 's'}"
+    title = f"Evidence of wrong labels at {len(noisy)} of {len(rows)} site{'' if len(rows) == 1 else 's'}"
     style = page_style() + _STYLE
     found = federation_confusion(rows)
     body = join(

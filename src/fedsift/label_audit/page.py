@@ -381,7 +381,7 @@ def _of_the_list(proposals: int, flagged: int) -> str:
 
 
 def lead(audit: SiteAudit) -> str:
-    rate = f"{100 * audit.finding.false_alarm_rate:g}\u00a0%"
+    rate = audit.finding.rate_words
     if audit.finding.review:
         return (
             "People read a random sample of the site's labels, and that decided, whatever the model says. It is wrong "
@@ -391,13 +391,13 @@ def lead(audit: SiteAudit) -> str:
     if not audit.finding.stated:
         return "By a method's own evidence, at no stated rate of false alarms. Reviewing the queue shows more."
     if audit.finding.wrong_labels:
-        return f"Evidence of wrong labels, at a false-alarm rate of {rate}."
+        return f"Evidence of wrong labels. False alarms: {rate}."
     if audit.finding.answer(audit.rate) == UNCLEAR:
         return (
             "The model disagrees with many labels, and the labels may be right all the same: the pictures may be hard "
             "for it, or it saw too few to be trusted. Review a random sample: `fedsift review plan --until-decided`."
         )
-    return f"Said at a false-alarm rate of {rate}. Reviewing the queue shows more."
+    return f"False alarms: {rate}. Reviewing the queue shows more."
 
 
 def confusion(audit: SiteAudit) -> Markup | None:
@@ -548,7 +548,8 @@ def limits(audit: SiteAudit) -> Markup:
         "The probabilities come from a model that learned from other labels. If everybody is wrong in the same way, no "
         "method can see it; only review by people can.",
         "A picture between two classes with either label is not an error. Say “both are right” or “cannot tell”.",
-        f"Of sites without any wrong label about {rate:g} % would be reported to have some.",
+        f"Of sites without any wrong label at most {rate:g} % were reported to have some under nearly all measured "
+        "conditions. Where pictures differ much from other sites' (natural places of HAM10000) it was more.",
         "Labels that are not on the list can be wrong as well: the random part of the review queue shows how many.",
     ]
     return join([tag("ul", *(tag("li", text) for text in points), class_="absent")])

@@ -81,6 +81,12 @@ class AuditFinding:
         more = self.review == CONVICTED
         return f"more than {100 * ALLOWED:g}\u00a0%" if more else f"fewer than {100 * CLEARED:g}\u00a0%"
 
+    @property
+    def rate_words(self) -> str:
+        """The stated rate and where it holds: docs/audit-results.md lists the conditions, and those in which it does
+        not."""
+        return f"at most {100 * self.false_alarm_rate:g}\u00a0% under nearly all measured conditions"
+
     def answer(self, share: WrongShare) -> str:
         """`WRONG`, `UNCLEAR` or `NOTHING`; share: of the site's labels that are probably wrong."""
         if self.wrong_labels or self.review:
@@ -93,7 +99,7 @@ class AuditFinding:
             return f"{self.review}: {self.bound} of the labels are wrong ({sure})"
         if not self.stated:
             return f"{'labels' if self.wrong_labels else 'no labels'} on a list, at no stated rate of false alarms"
-        rate = f"at a false-alarm rate of {100 * self.false_alarm_rate:g}\u00a0%"
+        rate = f"false alarms: {self.rate_words}"
         return {
             WRONG: f"evidence of wrong labels ({rate})",
             UNCLEAR: "wrong labels cannot be told from pictures that are hard for the model: review a random sample",
